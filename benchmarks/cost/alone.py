@@ -12,7 +12,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,13 @@ from brim.train.state.digests import root_of
 BENCHMARK = Path(__file__).parent
 TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 SIZE = 1 << 20
-CASES = (("tiny", 64), ("wide_deep", 256), ("wide_deep", 512), ("wide_deep", 4096))
+CASES = (
+    ("tiny", 64),
+    ("wide_deep", 256),
+    ("wide_deep", 512),
+    ("wide_deep", 4096),
+    ("cnn", 512),
+)
 PARTS = (8, 4, 2, 1)
 PLAIN, INEXACT = "plain torch", "brim, inexact"
 CAPTURED = "brim, exact, M = 8, captured"
@@ -46,6 +52,13 @@ AIMS = {
     ("wide_deep", 512): 0.75,
     ("wide_deep", 4096): 0.9,
 }  # exact, of plain torch
+CAPTURED_AIMS = {
+    ("tiny", 64): 0.45,
+    ("wide_deep", 256): 0.65,
+    ("wide_deep", 512): 0.85,
+    ("wide_deep", 4096): 1.0,
+    ("cnn", 512): 0.8,
+}
 CHECKPOINT_EVERY = 50  # steps, for the cost of digests
 
 
@@ -63,13 +76,14 @@ def before(side: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One network and batch: the median step of each side in each round, in seconds, and the cost
-    of single things.
+    """One network and batch: the median step of each side in each round, in seconds, the processor
+    time of its steps, and the cost of single things.
     """
 
     kind: str
     batch: int
     steps: dict[str, list[float]] = field(default_factory=dict)
+    cpu: dict[str, list[float]] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
 
     def median(self, side: str) -> float:
@@ -77,14 +91,20 @@ class Case:
 
     def ratio(self, peer: str, side: str) -> float:
         """How many times as fast a side is, round by round: disturbances of a round hit both."""
-        return statistics.median(
-            a / b for a, b in zip(self.steps[peer], self.steps[side], strict=True)
-        )
+        return _ratio(self.steps[peer], self.steps[side])
+
+    def cpu_ratio(self, peer: str, side: str) -> float:
+        """The same, of processor time over all processes of a side."""
+        return _ratio(self.cpu[peer], self.cpu[side])
 
     def beyond(self, parts: int) -> float:
         """Seconds of brim, exact, beyond its kernels, for each micro-batch."""
         step_pairs = zip(self.steps[exact(parts)], self.steps[kernels(parts)], strict=True)
         return statistics.median(brim - torch_alone for brim, torch_alone in step_pairs) / parts
+
+
+def _ratio(peer: Sequence[float], side: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(peer, side, strict=True) if b)
 
 
 # Sides --------------------------------------------------------------------------------------------
@@ -130,6 +150,7 @@ def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
     if former is not None:
         runs_wanted[before(INEXACT)] = (_words(case, "--no-exact"), former)
         runs_wanted[before(exact(8))] = (_words(case), former)
+        runs_wanted[before(CAPTURED)] = (_words(case, "--capture"), former)
     with contextlib.ExitStack() as stack:
         sides = {}
         for name, (words, checkout) in runs_wanted.items():
@@ -151,9 +172,9 @@ def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> 
     }
     with _runs(case, former) as sides:
         turns = by_turns(plain_programs, sides, rounds=rounds, seconds=seconds)
-    case.steps = {
-        name: [turn.seconds for turn in turns_of_side] for name, turns_of_side in turns.items()
-    }
+    for name, turns_of_side in turns.items():
+        case.steps[name] = [turn.seconds for turn in turns_of_side]
+        case.cpu[name] = [turn.cpu for turn in turns_of_side]
 
 
 # Single things ------------------------------------------------------------------------------------
@@ -213,14 +234,21 @@ def tell(cases: list[Case], report: Report, former: Path | None) -> None:
         rows = []
         for side in case.steps:
             row = [side, f"{1000 * case.median(side):.2f}", f"{case.ratio(PLAIN, side):.2f}"]
+            cpu = statistics.median(case.cpu[side])
+            row += [f"{1000 * cpu:.2f}", f"{case.cpu_ratio(PLAIN, side):.2f}"]
             if former is not None:
                 is_measured = before(side) in case.steps
-                row.append(f"{case.ratio(before(side), side):.2f}" if is_measured else "")
+                row += [
+                    f"{ratio(before(side), side):.2f}" if is_measured else ""
+                    for ratio in (case.ratio, case.cpu_ratio)
+                ]
             rows.append(row)
-        head = ["side", "ms a step", "speed, plain torch = 1"]
-        head += ["speed, before = 1"] if former is not None else []
+        head = ["side", "ms a step", "speed, plain torch = 1", "processor ms", "by it"]
+        head += ["speed, before = 1", "by processor time"] if former is not None else []
         aim = AIMS.get((case.kind, case.batch))
-        aims = "Aims: inexact 1.0" + (f", exact {aim}." if aim else ".")
+        captured = CAPTURED_AIMS.get((case.kind, case.batch))
+        aims = "Aims: inexact 1.0" + (f", exact {aim}" if aim else "")
+        aims += f", captured {captured}." if captured else "."
         beyond = ", ".join(f"{1e6 * case.beyond(parts):.0f} (M = {parts})" for parts in PARTS)
         report.add(
             f"## {case.kind}, batch {case.batch}\n\n{table(head, rows)}\n\n{aims} "
@@ -264,6 +292,7 @@ def plot(cases: list[Case]) -> Any:
             (INEXACT, "--"),
             (before(INEXACT), ":"),
             (before(exact(8)), "x"),
+            (before(CAPTURED), (0, (1, 4))),
         ):
             if name not in case.steps:
                 continue
@@ -311,7 +340,13 @@ def main() -> None:
     tell(cases, report, former)
     if not chosen:
         data = [
-            {"kind": case.kind, "batch": case.batch, "steps": case.steps, "costs": case.costs}
+            {
+                "kind": case.kind,
+                "batch": case.batch,
+                "steps": case.steps,
+                "cpu": case.cpu,
+                "costs": case.costs,
+            }
             for case in cases
         ]
         report.write({"cases": data}, plot(cases), name="alone")

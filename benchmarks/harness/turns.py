@@ -96,18 +96,24 @@ class Program:
         return Turn(statistics.median(gaps), spent / (len(counted) + 1), phases)
 
     def _cpu(self) -> float:
-        """Seconds that its processes have computed for: all that know of its gate."""
+        """Seconds that its processes have computed for: those that have files of its folder open,
+        such as forks of a warm process, and those that know of its gate.
+        """
         ticks = 0
         for process in Path("/proc").iterdir():
             try:
-                if process.name.isdigit() and self._mark in (
-                    process / "environ"
-                ).read_bytes().split(b"\0"):
+                if process.name.isdigit() and self._owns(process):
                     fields = (process / "stat").read_text().rpartition(")")[2].split()
                     ticks += int(fields[11]) + int(fields[12])  # in user mode, in the kernel
             except OSError:  # it is gone
                 continue
         return ticks * _TICK
+
+    def _owns(self, process: Path) -> bool:
+        if self._mark in (process / "environ").read_bytes().split(b"\0"):
+            return True
+        folder = f"{self._output.parent}/"
+        return any(os.readlink(file).startswith(folder) for file in (process / "fd").iterdir())
 
     def end(self) -> None:
         self._gate.open()

@@ -110,8 +110,7 @@ class CapturedSteps:
         self._recipes: dict[int, PassRecipe] = {}  # by samples of a micro-batch
         # By samples of each micro-batch, and blocks; None where eager passes take less time.
         self._programs: dict[tuple[tuple[int, ...], tuple[Block, ...]], StepProgram | None] = {}
-        self._gradients: dict[tuple[float, int], Tensor] = {}
-        self._weights: dict[float, Tensor] = {}
+        self._weights: dict[tuple[float, int], tuple[Tensor, Tensor, Tensor]] = {}
         ids = {id(parameter) for parameter in contributions.parameters}
         self._frozen = [p for p in model.parameters() if id(p) not in ids]
         self._child, self._lock = 0, -1  # the process that notes a pass, and its right to do so
@@ -289,7 +288,7 @@ class CapturedSteps:
         """
         started = monotonic()
         try:
-            inputs = [self._inputs_of(read, span, batch) for read in reads]
+            inputs = [self._inputs_of(read, len(span), batch) for read in reads]
             sums, gradients, losses = program(self._network(), inputs)
         except NotCapturable:
             return None
@@ -308,31 +307,27 @@ class CapturedSteps:
         rows, now = [rows for rows, _ in taken], monotonic()
         return ReplayedPart(program, contributions, losses, rows, now - started, now)
 
-    def _inputs_of(self, read: Read, span: Span, batch: int) -> MicroInputs:
-        recipe = self._recipes[len(read.request.span)]
+    def _inputs_of(self, read: Read, samples: int, batch: int) -> MicroInputs:
+        size = len(read.request.span)
+        recipe = self._recipes[size]
         leaves, form = leaves_of(read.sample)
         if form != recipe.samples:
             raise NotCapturable("samples of another form")
-        weight = len(read.request.span) / len(span)
         draws: list[Tensor] = []
         if recipe.draws:
             torch.default_generator.manual_seed(mix(self._seed, batch, read.request.micro))
             draws = [draw.draw() for draw in recipe.draws]
         rows = self._lookups.look_up(recipe.lookups, leaves)
-        gradient = self._gradient(weight, recipe)
-        return MicroInputs(gradient, self._weight(weight), leaves, rows, draws)
+        return MicroInputs(self._weights_of(size / samples, recipe), leaves, rows, draws)
 
-    def _gradient(self, weight: float, recipe: PassRecipe) -> Tensor:
-        dtype, shape = recipe.loss
+    def _weights_of(self, weight: float, recipe: PassRecipe) -> tuple[Tensor, Tensor, Tensor]:
         key = weight, id(recipe)
-        if key not in self._gradients:
-            self._gradients[key] = torch.full(shape, weight, dtype=dtype)
-        return self._gradients[key]
-
-    def _weight(self, weight: float) -> Tensor:
-        if weight not in self._weights:
-            self._weights[weight] = torch.full((1,), weight, dtype=torch.float64)
-        return self._weights[weight]
+        if key not in self._weights:
+            dtype, shape = recipe.loss
+            gradient = torch.full(shape, weight, dtype=dtype)
+            number = torch.full((), weight, dtype=torch.float64)
+            self._weights[key] = gradient, number.reshape(1), number
+        return self._weights[key]
 
     def _network(self) -> list[Tensor]:
         starts = [buffer.start for buffer in self._contributions.buffers]

@@ -52,6 +52,8 @@ class Lookups:
 
     def give_back(self, rows: Sequence[Tensor], gradients: Sequence[Tensor]) -> RowsOfTables:
         """Return the gradient of each table, from those of a micro-batch's lookups."""
+        if not self.modules:
+            return [], []
         self._embeddings.begin()
         if rows:
             with self._embeddings.in_backward:

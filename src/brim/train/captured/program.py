@@ -1,8 +1,4 @@
-"""All micro-batches of a worker's step as one program, which needs neither Python nor autograd.
-
-It runs in TorchScript's interpreter, which this module alone knows. Its functions are private to
-torch: where one is missing, or refuses, there is no program.
-"""
+"""All micro-batches of a worker's step as one program, which needs neither Python nor autograd."""
 
 from __future__ import annotations
 
@@ -19,41 +15,30 @@ from brim.train.captured.recipe import (
     CONSTANT,
     DRAWN,
     INPUT,
-    KIND,
     RESULT,
+    TABLE,
     NotCapturable,
     PassRecipe,
     in_one_line,
 )
+from brim.train.captured.script import Script, Value
+from brim.train.captured.tables import BlockTables, WrittenPass
 from brim.train.captured.trust import Trust
 
 _MOST_CALLS = 20_000  # of a program: TorchScript takes some 30 µs to read each
-# TorchScript's numbers of types, layouts and memory formats.
-_NUMBERS = {
-    "torch.uint8": 0,
-    "torch.int8": 1,
-    "torch.int16": 2,
-    "torch.int32": 3,
-    "torch.int64": 4,
-    "torch.float16": 5,
-    "torch.float32": 6,
-    "torch.float64": 7,
-    "torch.complex64": 9,
-    "torch.complex128": 10,
-    "torch.bool": 11,
-    "torch.bfloat16": 15,
-    "torch.strided": 0,
-    "torch.contiguous_format": 0,
-    "torch.preserve_format": 1,
-    "torch.channels_last": 2,
-}
 
 
 class MicroInputs(NamedTuple):
-    """The inputs of a program for one micro-batch: see `recipe`."""
+    """The inputs of a program for one micro-batch: see `recipe`.
 
-    gradient: Tensor
-    weight: Tensor
+    Attributes:
+        weights: the gradient of the loss, and the weight of shapes [1] and [].
+        samples: tensors.
+        rows: of lookups.
+        draws: random numbers.
+    """
+
+    weights: Sequence[Tensor]
     samples: Sequence[Tensor]
     rows: Sequence[Tensor]
     draws: Sequence[Tensor]
@@ -72,6 +57,8 @@ class StepProgram:
     Attributes:
         used: of each trained parameter, whether it has a gradient.
         trust: that it has earned.
+        by_rows: of each block, how many tables it adds up by rows.
+        call_count: calls of the program.
 
     Raises:
         NotCapturable: there can be no program.
@@ -92,15 +79,16 @@ class StepProgram:
         self.trust = Trust()
         self._block_count = len(blocks)
         self._row_counts = [len(recipe.lookups.modules) for recipe in recipes]
-        self._constants = [tensor for recipe in _distinct(recipes) for tensor in recipe.constants]
+        distinct = _distinct(recipes)
+        self._constants = [tensor for recipe in distinct for tensor in recipe.constants]
         try:
-            self._is_optimizing = torch._C._get_graph_executor_optimize
-            self._optimize = torch._C._set_graph_executor_optimize
-            graph = _Graph(_distinct(recipes), shared, counted)
-            graph.write(recipes, blocks, parts)
-            self._function = graph.function()
+            views_last = not any(map(_changes_shapes, distinct))
+            self._script = Script(views_last=views_last)
+            writer = _StepWriter(self._script, distinct, shared, counted)
+            writer.write(recipes, blocks, parts)
         except Exception as error:  # private functions may raise anything
             raise NotCapturable(in_one_line(error)) from error
+        self.by_rows, self.call_count = writer.by_rows, self._script.call_count
 
     def __call__(
         self, network: Sequence[Tensor], micro_batches: Sequence[MicroInputs]
@@ -117,16 +105,9 @@ class StepProgram:
         """
         arguments = [*network, *self._constants]
         for micro in micro_batches:
-            arguments += (micro.gradient, micro.weight, micro.weight.reshape(()), *micro.samples)
+            arguments += (*micro.weights, *micro.samples)
             arguments += (*(rows.detach() for rows in micro.rows), *micro.draws)
-        was_on = self._is_optimizing()
-        # TorchScript's optimizer would put calls together, which changes bits.
-        self._optimize(False)
-        try:
-            with torch.no_grad():
-                *results, losses = self._function(*arguments)
-        finally:
-            self._optimize(was_on)
+        *results, losses = self._script(arguments)
         remaining = iter(results)
         rows = [list(islice(remaining, count)) for count in self._row_counts]
         sums = list(remaining)
@@ -138,34 +119,57 @@ def _distinct(recipes: Sequence[PassRecipe]) -> list[PassRecipe]:
     return list({id(recipe): recipe for recipe in recipes}.values())
 
 
-class _Graph:
-    """A graph of TorchScript, written call by call."""
+def _changes_shapes(recipe: PassRecipe) -> bool:
+    """Return whether a pass changes the shape of a tensor in place."""
+    for name, overload, _ in recipe.calls:
+        if name.endswith("_") and not name.endswith("__"):
+            space, _, plain = name.partition("::")
+            packet = getattr(getattr(torch.ops, space), plain)
+            if torch.Tag.inplace_view in getattr(packet, overload or "default").tags:
+                return True
+    return False
 
-    def __init__(self, recipes: Sequence[PassRecipe], shared: int, counted: int) -> None:
-        self._graph: Any = torch._C.Graph()
-        self._constants: dict[Any, Any] = {}
-        self._schemas: dict[tuple[str, str], Any] = {}
-        self._counted = counted
-        self._network = [self._graph.addInput() for _ in range(shared)]
-        self._tensors_of = {
-            id(recipe): [self._graph.addInput() for _ in recipe.constants] for recipe in recipes
+
+class _StepWriter:
+    """Writes passes, and the additions of their results.
+
+    Args:
+        script: that they are written into.
+        recipes: the distinct ones.
+        shared: how many tensors of the network a recipe takes.
+        counted: how many of what a recipe gives, before the loss, are maxima and no sums.
+
+    Attributes:
+        by_rows: of each block, how many tables it adds up by rows.
+    """
+
+    def __init__(
+        self, script: Script, recipes: Sequence[PassRecipe], shared: int, counted: int
+    ) -> None:
+        self._script, self._counted = script, counted
+        self._network = script.add_inputs(shared)
+        self._constants = {
+            id(recipe): script.add_inputs(len(recipe.constants)) for recipe in recipes
         }
+        self.by_rows: list[int] = []
 
     def write(self, recipes: Sequence[PassRecipe], blocks: Sequence[Block], parts: int) -> None:
         """Write the passes of all micro-batches, and the additions of each block behind its own."""
-        sums: list[Any] = []
-        losses: list[Any] = []
-        rows: list[Any] = []
-        micro_batches = iter(recipes)
+        sums: list[Value] = []
+        losses: list[Value] = []
+        rows: list[Value] = []
+        passes = iter([self._begin(recipe) for recipe in recipes])
         for block in blocks:
             stop = min(block.start + block.size, parts)
             leaves = [Block(micro, 1) for micro in range(block.start, stop)]
             additions = deque(fold(leaves, block, parts))
-            found: dict[int, list[Any]] = {}
-            for leaf in leaves:
-                recipe = next(micro_batches)
-                values = self._pass(recipe)
-                loss_at = len(values) - len(recipe.lookups.modules) - 1
+            found: dict[int, list[Value]] = {}
+            of_block = [next(passes) for _ in leaves]
+            tables = BlockTables(self._script, [each.as_written for each in of_block])
+            self.by_rows.append(tables.by_rows)
+            for number, (leaf, pass_) in enumerate(zip(leaves, of_block, strict=True)):
+                values = pass_.write(tables, number)
+                loss_at = len(values) - len(pass_.recipe.lookups.modules) - 1
                 found[leaf.start] = values[:loss_at]
                 losses.append(values[loss_at])
                 rows += values[loss_at + 1 :]
@@ -173,97 +177,63 @@ class _Graph:
                     left, right = additions.popleft()
                     self._add(found[left.start], found.pop(right.start))
             (total,) = found.values()
-            sums += total
-        (stacked,) = self._call("aten::cat", "", [self._tensors(losses, is_optional=False), 0])
-        self._give([*rows, *sums, stacked])
+            sums += tables.whole(total)
+        (stacked,) = self._script.call("aten::cat", "", [self._script.tensors(losses), 0])
+        self._script.end([*rows, *sums, stacked])
 
-    def function(self) -> Any:
-        return torch._C._create_function_from_graph("brim_step", self._graph)
+    def _begin(self, recipe: PassRecipe) -> _Pass:
+        own = self._script.add_inputs(recipe.inputs - len(self._network))
+        draws = self._script.add_inputs(len(recipe.draws))
+        values = {CONSTANT: self._constants[id(recipe)], INPUT: [*self._network, *own]}
+        return _Pass(self._script, recipe, values | {DRAWN: draws})
 
-    def _pass(self, recipe: PassRecipe) -> list[Any]:
-        """Write the calls of a micro-batch, and give what they come to."""
-        known = {CONSTANT: self._tensors_of[id(recipe)], INPUT: list(self._network)}
-        known[INPUT] += [self._graph.addInput() for _ in range(recipe.inputs - len(self._network))]
-        known[DRAWN] = [self._graph.addInput() for _ in recipe.draws]
-        results: list[list[Any]] = []
-
-        def value_of(argument: Any) -> Any:
-            kind, number, place = argument
-            return results[number][place] if kind == RESULT else known[kind][number]
-
-        for name, overload, arguments in recipe.calls:
-            results.append(self._call(name, overload, arguments, value_of))
-        return [value_of(given) for given in recipe.gives]
-
-    def _add(self, left: list[Any], right: list[Any]) -> None:
+    def _add(self, left: list[Value], right: list[Value]) -> None:
         """Add a sum to another in place; of whole numbers the larger is taken."""
         last_sum = len(left) - self._counted
         for index, (mine, other) in enumerate(zip(left, right, strict=True)):
             if index < last_sum:
-                (left[index],) = self._call("aten::add_", "Tensor", [mine, other, 1])
+                (left[index],) = self._script.call("aten::add_", "Tensor", [mine, other, 1])
             else:
-                (left[index],) = self._call("aten::maximum", "", [mine, other])
-
-    def _call(self, name: str, overload: str, arguments: list[Any], value_of: Any = None) -> Any:
-        schema = self._schemas.get((name, overload))
-        if schema is None:
-            schema = self._schemas[name, overload] = torch._C._get_schema(name, overload)
-        inputs = [
-            self._value(argument, str(parameter.type), value_of)
-            for argument, parameter in zip(arguments, schema.arguments, strict=True)
-        ]
-        node = self._graph.insertNode(self._graph.create(name, inputs, len(schema.returns)))
-        outputs = list(node.outputs())
-        for output, result in zip(outputs, schema.returns, strict=True):
-            is_item = str(result.type) == "t"  # of a list, which is one of tensors here
-            output.setType(torch._C.TensorType.get() if is_item else result.type)
-        return outputs
-
-    def _value(self, argument: Any, kind: str, value_of: Any) -> Any:
-        if isinstance(argument, torch._C.Value):
-            return argument
-        if isinstance(argument, list):
-            if argument and argument[0] == KIND:
-                return self._constant(_number_of(*argument[1:]), kind)
-            if argument and argument[0] in (RESULT, INPUT, DRAWN, CONSTANT):
-                return value_of(argument)
-            if any(isinstance(item, list) for item in argument):
-                items = [self._value(item, "", value_of) for item in argument]
-                return self._tensors(items, is_optional="Optional" in kind)
-        return self._constant(argument, kind)
-
-    def _tensors(self, items: list[Any], *, is_optional: bool) -> Any:
-        node = self._graph.insertNode(self._graph.create("prim::ListConstruct", items, 1))
-        tensor = torch._C.TensorType.get()
-        element = torch._C.OptionalType(tensor) if is_optional else tensor
-        node.output().setType(torch._C.ListType(element))
-        return node.output()
-
-    def _constant(self, value: Any, kind: str) -> Any:
-        plain = kind.removeprefix("Optional[").removesuffix("]")
-        if plain == "float" and type(value) is int:
-            value = float(value)
-        if plain.startswith("List[int") and isinstance(value, int):
-            value = [value]
-        key = (kind, type(value).__name__, str(value))
-        if key not in self._constants:
-            self._constants[key] = self._new_constant(value, kind)
-        return self._constants[key]
-
-    def _new_constant(self, value: Any, kind: str) -> Any:
-        if isinstance(value, list) and not value:
-            node = self._graph.insertNode(self._graph.create("prim::ListConstruct", [], 1))
-            element = torch._C.BoolType.get() if "bool" in kind else torch._C.IntType.get()
-            node.output().setType(torch._C.ListType(element))
-            return node.output()
-        return self._graph.insertConstant(value)
-
-    def _give(self, outputs: list[Any]) -> None:
-        node = self._graph.insertNode(self._graph.create("prim::TupleConstruct", outputs, 1))
-        types: Any = [torch._C.TensorType.get()] * len(outputs)
-        node.output().setType(torch._C.TupleType(types))
-        self._graph.registerOutput(node.output())
+                (left[index],) = self._script.call("aten::maximum", "", [mine, other])
 
 
-def _number_of(kind: str, text: str) -> Any:
-    return torch.device(text) if kind == "device" else _NUMBERS[text]
+class _Pass:
+    """The calls of a micro-batch, which are written one after the other.
+
+    Args:
+        script: that they are written into.
+        recipe: of the pass.
+        values: what the pass takes, by kinds of arguments.
+    """
+
+    def __init__(self, script: Script, recipe: PassRecipe, values: dict[str, list[Value]]) -> None:
+        self.recipe = recipe
+        self.as_written = WrittenPass(recipe, self._value_of)
+        self._script, self._values = script, values
+        self._results: dict[int, list[Value]] = {}
+
+    def write(self, tables: BlockTables, number: int) -> list[Value]:
+        """Write all calls that were not written before; return what the pass gives.
+
+        Args:
+            tables: of the block.
+            number: of the pass in it.
+        """
+        for index, (name, _, arguments) in enumerate(self.recipe.calls):
+            if name == TABLE:
+                self._results[index] = [tables.of_pass(number, arguments)]
+            elif index not in self._results:
+                self._write_call(index)
+        return [self._value_of(given) for given in self.recipe.gives]
+
+    def _write_call(self, index: int) -> None:
+        name, overload, arguments = self.recipe.calls[index]
+        self._results[index] = self._script.call(name, overload, arguments, self._value_of)
+
+    def _value_of(self, argument: list[Any]) -> Value:
+        kind, index, place = argument
+        if kind != RESULT:
+            return self._values[kind][index]
+        if index not in self._results:
+            self._write_call(index)
+        return self._results[index][place]

@@ -13,8 +13,9 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from brim.storage.files import write_whole
 
 # First words of arguments that are no plain values.
 RESULT, INPUT, DRAWN, CONSTANT, KIND = "result", "input", "drawn", "constant", "kind"
+# A call in place of those that add the gradients of lookups to a table of zeros: see `TableCall`.
+TABLE = "brim::table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,37 @@ class PassRecipe:
         write_whole(path, content.getvalue())
 
 
+class TableCall(NamedTuple):
+    """The arguments of a call that gives the gradient of an embedding table.
+
+    Attributes:
+        rows: gradients of lookups, as an argument; of shape [lookups, width], or with further
+            dimensions ahead.
+        ids: of the lookups, as an argument.
+        lookups: their number.
+        size, width: of the table.
+        padding: the id whose row has no gradient, or -1.
+        is_early: whether the ids may be computed before everything else.
+    """
+
+    rows: Any
+    ids: Any
+    lookups: int
+    size: int
+    width: int
+    padding: int
+    is_early: bool
+
+
+def tables_of(recipe: PassRecipe) -> dict[int, TableCall]:
+    """Return the gradients of tables that a recipe gives, by their places."""
+    found = {}
+    for place, (kind, number, _) in enumerate(recipe.gives):
+        if kind == RESULT and recipe.calls[number][0] == TABLE:
+            found[place] = TableCall(*recipe.calls[number][2])
+    return found
+
+
 def load(path: Path) -> PassRecipe:
     """Read a recipe; only plain values and tensors are read."""
     values = torch.load(path, weights_only=True)
@@ -149,7 +183,7 @@ def _form_of(value: Any, leaves: list[Tensor]) -> Iterator[str]:
     match value:
         case Tensor() if value.layout is torch.strided and value.device.type == "cpu":
             leaves.append(value)
-            yield f"{value.dtype}{tuple(value.shape)}{value.stride()};"
+            yield _form_of_tensor(value.dtype, value.shape, value.stride())
         case dict() if type(value) is dict:
             for key, item in value.items():
                 yield f"{key!r}:"
@@ -164,6 +198,11 @@ def _form_of(value: Any, leaves: list[Tensor]) -> Iterator[str]:
             yield f"{value!r};"
         case _:
             raise NotCapturable(f"samples with a {type(value).__name__}")
+
+
+@lru_cache(maxsize=1024)  # entries; a step has the same forms as the one before
+def _form_of_tensor(dtype: torch.dtype, shape: torch.Size, stride: tuple[int, ...]) -> str:
+    return f"{dtype}{tuple(shape)}{stride};"
 
 
 def with_leaves(samples: Any, leaves: Iterator[Tensor]) -> Any:

@@ -25,10 +25,12 @@ from brim.train.captured.recipe import (
     INPUT,
     KIND,
     RESULT,
+    TABLE,
     Draw,
     LookupRecipe,
     NotCapturable,
     PassRecipe,
+    TableCall,
     in_one_line,
     leaves_of,
     with_leaves,
@@ -40,6 +42,20 @@ Pass = Callable[[Any], Tensor]  # samples to their loss
 _TO_PYTHON = {"numpy", "tolist", "__array__", "item", "data_ptr", "__dlpack__"}
 _EMPTY = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
 _EMPTY |= {"aten::new_empty_strided"}
+_ATEN = torch.ops.aten
+_RESHAPES = {  # calls that give all elements of what they take, each once, in the same memory
+    _ATEN.alias.default,
+    _ATEN.detach.default,
+    _ATEN.permute.default,
+    _ATEN.squeeze.default,
+    _ATEN.squeeze.dim,
+    _ATEN.squeeze.dims,
+    _ATEN.t.default,
+    _ATEN.transpose.int,
+    _ATEN.unsqueeze.default,
+    _ATEN.view.default,
+    _ATEN._unsafe_view.default,
+}
 
 
 class _NoPython(TorchFunctionMode):
@@ -175,12 +191,15 @@ def _keep_calls_of_outputs(graph: fx.GraphModule) -> None:
     for node in reversed(nodes):
         if node.op != "call_function":
             continue
-        target = node.target
-        is_changing = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-        if is_changing and _owner_of(node) in owners:
+        if _is_changing(node) and _owner_of(node) in owners:
             raise NotCapturable("the ids of a lookup are changed in place")
         if node not in needed:
             graph.graph.erase_node(node)
+
+
+def _is_changing(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _owner_of(node: fx.Node) -> fx.Node:
@@ -192,6 +211,13 @@ def _owner_of(node: fx.Node) -> fx.Node:
         ):
             return node
         node = node.args[0]
+    return node
+
+
+def _whole_of(node: fx.Node) -> fx.Node:
+    """Return the node whose whole memory a node has, in whatever shape."""
+    while node.op == "call_function" and node.target in _RESHAPES:
+        node = node.all_input_nodes[0]
     return node
 
 
@@ -243,11 +269,15 @@ class _Noted:
         self._calls: list[tuple[str, str, list[Any]]] = []
         self._lists: set[fx.Node] = set()  # calls that give one list of tensors
         self._fresh: set[tuple[int, int]] = set()  # results that share memory with nothing
+        self._tables: dict[fx.Node, TableCall] = {}  # gradients of embedding tables, of nodes
+        self._zeros: set[fx.Node] = set()  # that they are added to
 
     def recipe(
         self, form: str, loss: Tensor, used: list[bool], lookups: LookupRecipe
     ) -> PassRecipe:
         self._find_draws()  # also of numbers that nobody uses: eager passes draw them
+        self._simplify()
+        self._find_tables(len(used))
         gives = self._own(self._outputs())
         return PassRecipe(
             samples=form,
@@ -335,9 +365,47 @@ class _Noted:
         self._drawn[node] = len(self._draws)
         self._draws.append(draw)
 
+    def _simplify(self) -> None:
+        """Leave out calls that give what they take, or what another call could give at once."""
+        if not any(map(_changes_shape, self._graph.graph.nodes)):
+            for node in self._graph.graph.nodes:
+                same = _same_as(node)
+                arguments = _unflattened(node)
+                if same is not None:
+                    node.replace_all_uses_with(same)
+                elif arguments is not None:
+                    node.target, node.args = _ATEN.sum.dim_IntList, arguments
+        self._graph.graph.eliminate_dead_code()
+
+    def _find_tables(self, gradients: int) -> None:
+        """Find gradients of embedding tables that nothing else is made of, nor added to.
+
+        Args:
+            gradients: how many of the outputs are some, the first ones.
+        """
+        nodes = list(self._graph.graph.nodes)
+        output = nodes[-1]
+        outputs = list(output.args[0])
+        changed = {_owner_of(node) for node in nodes if _is_changing(node)}
+        for node in outputs[:gradients]:
+            if list(node.users) != [output] or outputs.count(node) > 1:
+                continue
+            table, zeros = _table_of(node)
+            if table is not None:
+                is_early = not changed & set(map(_owner_of, _sources_of(table.ids)))
+                self._tables[node] = table._replace(is_early=is_early)
+                self._zeros |= zeros
+
     def _note(self, node: fx.Node) -> None:
+        if node in self._zeros:
+            return
         if node in self._drawn:
             self._values[node] = [DRAWN, self._drawn[node], 0]
+            return
+        if node in self._tables:
+            self._values[node] = [RESULT, len(self._calls), 0]
+            self._fresh.add((len(self._calls), 0))
+            self._calls.append((TABLE, "", [self._argument(each) for each in self._tables[node]]))
             return
         if node.target is operator.getitem:
             of, place = node.args
@@ -382,25 +450,92 @@ class _Noted:
         raise NotCapturable(f"a call with a {type(value).__name__}")
 
     def _own(self, outputs: tuple[Any, ...]) -> list[Any]:
-        """Results that nobody else has: they are added to in place."""
+        """Results that nobody else has: they are added to in place, behind all calls of the pass."""
         gives: list[Any] = []
-        seen: set[tuple[int, int]] = set()
-        views = {
-            (argument[1], argument[2])
-            for name, _, arguments in self._calls
-            for argument in _references(arguments)
-            if argument[0] == RESULT and not _is_fresh_call(name)
-        }
+        seen: set[fx.Node] = set()
         for node in outputs:
-            value = self._values[node]
-            key = (value[1], value[2])
-            is_own = value[0] == RESULT and key in self._fresh and key not in seen | views
-            if not is_own:
+            value, owner = self._values[node], _whole_of(node)
+            is_own = tuple(self._values[owner][1:]) in self._fresh and owner not in seen
+            if self._values[owner][0] != RESULT or not is_own:
                 self._calls.append(("aten::clone", "", [value, None]))
                 value = [RESULT, len(self._calls) - 1, 0]
-            seen.add(key)
+            seen.add(owner)
             gives.append(value)
         return gives
+
+
+def _changes_shape(node: fx.Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.inplace_view in target.tags
+
+
+def _same_as(node: fx.Node) -> fx.Node | None:
+    """Return the node that has the same tensor, where there is no autograd; None if none has."""
+    same: Any = None
+    if node.target in (_ATEN.detach.default, _ATEN.alias.default):
+        (same,) = node.args
+    elif node.target is _ATEN.t.default and node.all_input_nodes[0].target is _ATEN.t.default:
+        (same,) = node.all_input_nodes[0].args
+    return same if isinstance(same, fx.Node) else None
+
+
+def _unflattened(node: fx.Node) -> tuple[Any, ...] | None:
+    """Return the arguments of a sum without the dimensions of size 1 that a view takes away.
+
+    None where a node is no such view.
+    """
+    if node.target is not _ATEN.view.default:
+        return None
+    total = node.all_input_nodes[0]
+    if total.target is not _ATEN.sum.dim_IntList or len(total.args) != 3 or total.kwargs:
+        return None
+    start, dims, _ = total.args
+    if not isinstance(start, fx.Node) or not isinstance(dims, list) or not dims:
+        return None
+    shape = start.meta["tensor_meta"].shape
+    summed = {dim % len(shape) for dim in dims}
+    left = [size for dim, size in enumerate(shape) if dim not in summed]
+    return (start, dims) if node.args[1] == left else None
+
+
+def _table_of(node: fx.Node) -> tuple[TableCall | None, set[fx.Node]]:
+    """Return the gradient of a table, if a node is one; and the zeros that it is added to."""
+    arguments: Any = node.args
+    zeros: set[fx.Node] = set()
+    padding = -1
+    if node.target is _ATEN.embedding_dense_backward.default:
+        rows, ids, _, padding, is_scaled = arguments
+    elif node.target in (_ATEN.index_add.default, _ATEN.index_add_.default):
+        start, dim, ids, rows = arguments
+        is_scaled = node.kwargs.get("alpha", 1) != 1 or dim != 0 or not _is_own_zero(start)
+        zeros = {start}
+    else:
+        return None, set()
+    table, of_rows, of_ids = (each.meta.get("tensor_meta") for each in (node, rows, ids))
+    if is_scaled or table is None or of_rows is None or of_ids is None:
+        return None, set()
+    is_plain = len(table.shape) == 2 and table.dtype == of_rows.dtype
+    if not is_plain or table.dtype not in (torch.float32, torch.float64):
+        return None, set()
+    size, width = table.shape
+    lookups = of_ids.shape.numel()
+    return TableCall(rows, ids, lookups, size, width, padding, is_early=False), zeros
+
+
+def _is_own_zero(node: fx.Node) -> bool:
+    return node.target is _ATEN.new_zeros.default and len(node.users) == 1
+
+
+def _sources_of(node: fx.Node) -> set[fx.Node]:
+    """Return a node, and all that it is made of."""
+    found: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current not in found:
+            found.add(current)
+            pending += current.all_input_nodes
+    return found
 
 
 def _references(arguments: list[Any]) -> Iterator[list[Any]]:
@@ -410,15 +545,6 @@ def _references(arguments: list[Any]) -> Iterator[list[Any]]:
                 yield argument
             elif argument[0] != KIND:
                 yield from _references(argument)
-
-
-def _is_fresh_call(name: str) -> bool:
-    """Return whether no overload of a call gives a view of what it takes, or that itself."""
-    return all(
-        result.alias_info is None
-        for schema in torch._C._jit_get_schemas_for_operator(name)
-        for result in schema.returns
-    )
 
 
 def _is_empty(node: fx.Node) -> bool:
