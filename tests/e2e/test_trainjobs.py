@@ -302,7 +302,7 @@ def test_killed_processes_start_again_in_their_pod(tmp_path: Path, stack: ExitSt
 
 
 @pytest.mark.long
-def test_first_pod_leads_without_a_worker_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
+def test_first_pod_leads_without_its_worker(tmp_path: Path, stack: ExitStack) -> None:
     hurry = tmp_path / "hurry"
     job = trainjob_of(stack, tmp_path, 2, *JOB, "--set", "pause=0.1", "--set", f"hurry={hurry}")
     for index in range(2):

@@ -129,7 +129,7 @@ def job(fake_cluster: ControlPlane, namespace: str) -> Job:
 
 
 @pytest.mark.long
-def test_job_replaces_pods_until_the_first_has_ended(job: Job) -> None:
+def test_job_replaces_pods_until_the_first_ends(job: Job) -> None:
     (annotations,) = job.pods(0).values()
     assert annotations[FAILURES] == "0", "so that a run begins at once"
     lost = job.pods(1)
