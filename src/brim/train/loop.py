@@ -356,8 +356,12 @@ class Loop:
                 self._data.look_into_deaths()
                 # Of one micro-batch a step, one worker has all: the loop's body runs once a step.
                 if parts.spec.exact and parts.spec.audit and round.parts > 1:
+                    members = self._parts.members
                     round.audits = AuditPlan(
-                        round.shares, round.first, is_across=not feed.has_shards
+                        round.shares,
+                        round.first,
+                        is_across=not feed.has_shards,
+                        newcomers=members.newcomers if members.has_experience else None,
                     )
                 coming_requests = requests(
                     self._data.schedule,
