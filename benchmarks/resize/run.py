@@ -239,7 +239,10 @@ def tell(report: Report, found: Found) -> None:
     )
     rows = [
         [name, *(ms([change.parts[index] for change in changes]) for index in range(len(PARTS)))]
-        for name, changes in ((f"{SMALL} → {LARGE}", found.grow), (f"{LARGE} → {SMALL}", found.shrink))
+        for name, changes in (
+            (f"{SMALL} → {LARGE}", found.grow),
+            (f"{LARGE} → {SMALL}", found.shrink),
+        )
     ]
     report.add(
         "## Where the time to the first step of the new world goes\n\nMilliseconds. Training goes on "

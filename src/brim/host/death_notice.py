@@ -22,7 +22,7 @@ from brim.host.procfs import read_proc
 _CLOSE_RANGE_UNSHARE = 2
 _LAST = 0xFFFFFFFF
 _PF_EXITING = 4  # of a thread that executes no more line of its program
-_BEHIND_OTHERS = 10  # niceness: a tenth of the processor of one who computes
+_BEHIND_OTHERS = 10  # niceness, with which others get ten times as much of a processor
 _FLAGS, _EXIT_CODE = 6, 49  # among the fields of `stat` behind the name
 
 
@@ -85,8 +85,9 @@ def clear_away_behind_others(pid: int) -> None:
     ends even where they never rest, so that the memory is free in the end.
     """
     with contextlib.suppress(OSError):  # it is gone
+        niceness = max(_BEHIND_OTHERS, os.getpriority(os.PRIO_PROCESS, 0))
         for thread in os.listdir(f"/proc/{pid}/task"):
-            os.setpriority(os.PRIO_PROCESS, int(thread), _BEHIND_OTHERS)
+            os.setpriority(os.PRIO_PROCESS, int(thread), niceness)
 
 
 def _stat_of(path: str) -> list[str]:
