@@ -195,11 +195,11 @@ def test_survivors_of_a_death_drop_their_step_once() -> None:
     assert hub.lose("w4") == [ToWorker(worker="w1", message=DropStep(round=2)), Stands("w1")]
 
 
-def test_a_step_that_may_count_elsewhere_is_not_dropped() -> None:
+def test_steps_of_several_hosts_are_not_dropped() -> None:
     assert hub_in(1, w1="A", w2="A", w3="B").lose("w2") == []
 
 
-def test_the_writer_of_the_last_checkpoint_is_left_alone() -> None:
+def test_the_last_writer_is_left_alone() -> None:
     """It may compute a micro-batch ahead, which is no step of the round."""
     hub = hub_in(1, w1="A", w2="A")
     hub.write("w1", WriteNow(recorded=3))

@@ -235,7 +235,7 @@ def test_the_first_step_audits_newcomers_alone() -> None:
     assert [(finding.owner, finding.auditor) for finding in plan.findings(words, 7)] == [(2, 1)]
 
 
-def test_a_round_of_experienced_members_is_audited_from_its_second_step() -> None:
+def test_experienced_members_are_audited_from_the_second_step() -> None:
     plan = AuditPlan((range(2), range(2, 4)), first=7, newcomers=frozenset())
     assert [step for step in range(7, 75) if plan.covers(step)] == [8, 11, 23, 71]
 

@@ -64,7 +64,7 @@ def make_own(tensors: Iterable[Tensor], *, limit_bytes: int = READY_BYTES) -> No
 
 
 def have_room(tensors: Iterable[Tensor], *, copies: int, limit_bytes: int = READY_BYTES) -> None:
-    """Have memory at hand for so many copies of tensors, or as many as the limit lets in.
+    """Touch memory for so many copies of tensors, or for as many as the limit lets in.
 
     The allocator keeps what is freed here (`keep_what_is_freed`).
     """
