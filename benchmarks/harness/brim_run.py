@@ -31,6 +31,11 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
+def import_path() -> str:
+    """The checkout and its own brim, whichever one is installed, as `PYTHONPATH` has them."""
+    return os.pathsep.join((str(repository() / "src"), str(repository())))
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists that could still do something: a zombie cannot."""
     try:
@@ -58,7 +63,7 @@ class BrimRun:
         self._file, self._workers, self._fields, self._resumes = file, workers, fields, resume
 
     def __enter__(self) -> Self:
-        os.environ["PYTHONPATH"] = str(repository())
+        os.environ["PYTHONPATH"] = import_path()
         os.environ["BRIM_KEEP_WARM"] = "0"  # nothing is left for the next one
         count = WorkerRange(minimum=self._workers, maximum=self._workers)
         spec = JobSpec(

@@ -19,15 +19,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.brim_run import BrimRun, repository
+from benchmarks.harness.brim_run import BrimRun, import_path
 from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Torchrun
 from brim.domain.step_records import StepRecord
+from brim.telemetry.events import WorkerChanged
 
 BENCHMARK = Path(__file__).parent
 TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 BATCH, SMALL, LARGE = 512, 4, 6
 _AFTER = 40  # steps behind a change that still belong to it
+PARTS = ("get newcomers ready", "come to a boundary", "name the round", "install it", "the step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Change:
     longest: float
     lost: float  # in all that time: beyond what the same steps take usually
     usual: float
+    parts: tuple[float, ...]  # of `to_new_world`: see PARTS
 
 
 @dataclass(slots=True)
@@ -85,7 +88,26 @@ def change_of(
         longest=max(beyond(a, b) for a, b in pairs),
         lost=sum(beyond(a, b) for a, b in pairs),
         usual=usual[sizes[last]],
+        parts=_parts(run, asked_at, last, steps),
     )
+
+
+def _parts(run: BrimRun, asked_at: float, last: int, steps: list[StepRecord]) -> tuple[float, ...]:
+    """The time from the request to the first step of the last round, in parts: see PARTS."""
+    named = run.rounds[last]
+    installed = run.until("record of the round", lambda: run.re_formed.get(last))
+    ready = [
+        event.at
+        for event in run.history.events
+        if isinstance(event, WorkerChanged)
+        and event.state == "ready"
+        and event.worker in named.workers
+        and asked_at < event.at < named.at
+    ]
+    before = max(step.at for step in steps if step.round < last)
+    first = next(step.at for step in steps if step.round == last)
+    times = (asked_at, max([asked_at, *ready]), before, named.at, installed.at, first)
+    return tuple(current - previous for previous, current in pairwise(times))
 
 
 def resize_brim(times: int, found: Found) -> None:
@@ -139,7 +161,7 @@ def start_beside(runtime: str) -> float:
         ),
         *("--run-dir", str(directory / "run"), "--json"),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(repository()), "XDG_RUNTIME_DIR": runtime}
+    environment = {**os.environ, "PYTHONPATH": import_path(), "XDG_RUNTIME_DIR": runtime}
     environment.pop("BRIM_KEEP_WARM", None)
     started = time.time()
     process = subprocess.Popen(
@@ -214,6 +236,21 @@ def tell(report: Report, found: Found) -> None:
         "newcomers in it.\n\n"
         + table(head, rows)
         + f"\n\nSteps redone: {found.redone}; step numbers committed twice: {found.repeated}."
+    )
+    rows = [
+        [name, *(ms([change.parts[index] for change in changes]) for index in range(len(PARTS)))]
+        for name, changes in (
+            (f"{SMALL} → {LARGE}", found.grow),
+            (f"{LARGE} → {SMALL}", found.shrink),
+        )
+    ]
+    report.add(
+        "## Where the time to the first step of the new world goes\n\nMilliseconds. Training goes on "
+        "during the first two parts; the last three are the pause and a usual step. *Get newcomers "
+        "ready*: the last that joins is warm. *Come to a boundary*: the last commit of the old "
+        "round. *Name the round*: the members compare their state, the master decides. *Install it*: "
+        "newcomers have fetched the state. *The step*: the first commit after that.\n\n"
+        + table(["resize", *PARTS], rows)
     )
     grow = [change.to_new_world for change in found.grow]
     rows = [
@@ -299,6 +336,7 @@ def main() -> None:
                         "longest": change.longest,
                         "lost": change.lost,
                         "usual": change.usual,
+                        "parts": dict(zip(PARTS, change.parts, strict=True)),
                     }
                     for change in changes
                 ]

@@ -903,7 +903,7 @@ class SimAgent:
                 self._perform(self.hub.arrived(worker.name, message, now=now, wall=now))
             case Gone(reason):
                 self.seal()
-                self.hub.lose(worker.name)
+                self._perform(self.hub.lose(worker.name))
                 del self.workers[worker.name]
                 self.outbox.append(LoseWorker(worker=worker.name, reason=reason))
             case _:

@@ -151,7 +151,11 @@ def a_hub_releases_who_comes_first(patch: Patch) -> None:
 
 
 def a_step_counts_behind_the_death_of_a_member(patch: Patch) -> None:
-    patch.setattr(Hub, "lose", lambda self, worker: self._lost.add(worker))
+    def lose(self: Hub, worker: str) -> list[HubCommand]:
+        self._lost.add(worker)
+        return []
+
+    patch.setattr(Hub, "lose", lose)
     usual = cluster.SimAgent.hear
 
     def hear(self: cluster.SimAgent, worker: cluster.SimWorker) -> None:
@@ -161,6 +165,17 @@ def a_step_counts_behind_the_death_of_a_member(patch: Patch) -> None:
             usual(self, worker)
 
     patch.setattr(cluster.SimAgent, "hear", hear)
+
+
+def a_step_is_dropped_that_the_master_may_have_let_count(patch: Patch) -> None:
+    usual = Hub.lose
+
+    def lose(self: Hub, worker: str) -> list[HubCommand]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Hub, "_is_root", True)
+            return usual(self, worker)
+
+    patch.setattr(Hub, "lose", lose)
 
 
 # On the board -------------------------------------------------------------------------------------
@@ -381,6 +396,7 @@ BUGS: list[tuple[Bug, int]] = [
     (a_hub_forgets_that_a_commit_is_to_be_the_last, 0),
     (a_hub_releases_who_comes_first, 0),
     (a_step_counts_behind_the_death_of_a_member, 51388),
+    (a_step_is_dropped_that_the_master_may_have_let_count, 0),
     (a_new_round_is_named_before_the_board_is_sealed, 7),
     (steps_count_behind_a_seal, 8),
     (a_member_hears_a_round_before_it_looks_at_the_board, 7),

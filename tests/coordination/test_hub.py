@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from brim.coordination.job.barrier import COMMIT
-from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand, Stands
 from brim.coordination.job.membership import Member, World
 from brim.coordination.job.turns import TURN, Turns
 from brim.errors import ProtocolError
@@ -13,6 +13,7 @@ from brim.wire.messages import (
     Arrive,
     ArriveTogether,
     CommitRecord,
+    DropStep,
     InstallRound,
     Made,
     Released,
@@ -180,9 +181,40 @@ def test_behind_a_death_nobody_is_released() -> None:
     ]
 
 
+def test_survivors_of_a_death_drop_their_step_once() -> None:
+    hub = hub_in(1, w1="A", w2="A", w3="A")
+    drop = DropStep(round=1)
+    assert hub.lose("w2") == [
+        ToWorker(worker="w1", message=drop),
+        Stands("w1"),
+        ToWorker(worker="w3", message=drop),
+        Stands("w3"),
+    ]
+    assert hub.lose("w3") == []
+    hub.begin(named(2, w1="A", w4="A"))
+    assert hub.lose("w4") == [ToWorker(worker="w1", message=DropStep(round=2)), Stands("w1")]
+
+
+def test_steps_of_several_hosts_are_not_dropped() -> None:
+    assert hub_in(1, w1="A", w2="A", w3="B").lose("w2") == []
+
+
+def test_the_last_writer_is_left_alone() -> None:
+    """It may compute a micro-batch ahead, which is no step of the round."""
+    hub = hub_in(1, w1="A", w2="A")
+    hub.write("w1", WriteNow(recorded=3))
+    assert hub.lose("w2") == []
+
+
+def test_members_without_steps_drop_none() -> None:
+    hub = hub_in(1, w1="A", w2="A")
+    hub.drops_steps = False
+    assert hub.lose("w2") == []
+
+
 def test_the_death_of_no_member_closes_nothing() -> None:
     hub = hub_in(1, w1="A")
-    hub.lose("w2")
+    assert hub.lose("w2") == []
     assert arrive(hub, "w1", 4, COMMIT)[0] == counted(5, b"")
 
 

@@ -209,9 +209,10 @@ def test_death_counts_before_memory_is_cleared(
 ) -> None:
     """Others wait for it, and the kernel takes the longer the larger its tables are.
 
-    Its last message is heard.
+    Its last message is heard, and the kernel clears it away behind others.
     """
     order: list[str] = []
+    niceness: list[int] = []
 
     async def live() -> tuple[int | None, str, bool]:
         lost: asyncio.Future[tuple[int | None, str, bool]] = (
@@ -224,6 +225,7 @@ def test_death_counts_before_memory_is_cleared(
 
         def on_lost(worker: str, status: int | None, reason: str) -> None:
             lost.set_result((status, reason, bool(readable([end], 0))))
+            niceness.append(os.getpriority(os.PRIO_PROCESS, process.pid))
 
         bench = Bench(tmp_path, heard=on_message, gone=on_lost)
         link, notice = await bench.begin_with_notice("w1")
@@ -246,6 +248,7 @@ def test_death_counts_before_memory_is_cleared(
 
     assert asyncio.run(live()) == (-signal.SIGKILL, "signal 9", False)
     assert order == ["Hello"]
+    assert niceness == [max(10, os.getpriority(os.PRIO_PROCESS, 0))]
 
 
 def test_an_early_closed_link_is_no_fault(

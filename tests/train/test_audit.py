@@ -220,10 +220,26 @@ def test_old_members_audit_newcomers() -> None:
     right, wrong = b"right", b"wrong"
     # Ranks 2 and 3 are new: they compute something else, for themselves and for the old ones.
     words = [(right, right), (right, right), (wrong, wrong), (wrong, wrong)]
-    found = [(finding.owner, finding.auditor) for finding in plan.findings(words)]
+    found = [(finding.owner, finding.auditor) for finding in plan.findings(words, 7)]
     assert found == [(2, 1), (0, 3)]
+
+
+def test_the_first_step_audits_newcomers_alone() -> None:
+    shares = tuple(range(2 * rank, 2 * rank + 2) for rank in range(4))
+    plan = AuditPlan(shares, first=7, newcomers=frozenset({2, 3}))
+    assert [plan.owner_for(rank, 7) for rank in range(4)] == [None, 2, 3, None]
+    assert [plan.micro_of(rank, 7) for rank in range(4)] == [None, None, 4, 6]
+    assert [plan.owner_for(rank, 8) for rank in range(4)] == [1, 2, 3, 0]
+    right, wrong = b"right", b"wrong"
+    words = [(b"", b""), (b"", right), (wrong, wrong), (wrong, b"")]
+    assert [(finding.owner, finding.auditor) for finding in plan.findings(words, 7)] == [(2, 1)]
+
+
+def test_experienced_members_are_audited_from_the_second_step() -> None:
+    plan = AuditPlan((range(2), range(2, 4)), first=7, newcomers=frozenset())
+    assert [step for step in range(7, 75) if plan.covers(step)] == [8, 11, 23, 71]
 
 
 def test_ranks_without_samples_are_passed_over() -> None:
     plan = AuditPlan((range(1), range(1, 1), range(1, 2)), first=0)
-    assert plan.findings([(b"a", b""), (b"", b""), (b"", b"a")]) == []
+    assert plan.findings([(b"a", b""), (b"", b""), (b"", b"a")], 0) == []

@@ -7,7 +7,7 @@ import sys
 
 COUNTING = """
 import gc, mmap, os, resource, torch
-from brim.tensors.memory import give_back, have_ready, keep_what_is_freed, make_own
+from brim.tensors.memory import give_back, have_ready, have_room, keep_what_is_freed, make_own
 
 torch.set_num_threads(1)  # a fork finds no others
 MIB = 1 << 20
@@ -76,6 +76,18 @@ for _ in range(4):  # until what is aligned finds room among what was freed
 give_back()
 faults = faults_of(step)
 assert faults < 8 * 16, faults
+""")
+
+
+def test_room_for_contributions_is_had_early() -> None:
+    run("""
+keep_what_is_freed()
+have_room([ones(2)], copies=4)
+faults = faults_of(step)  # no other step before
+assert faults < 8 * 32, faults
+before = resident_mib()
+have_room([ones(64)], copies=4)  # of a large model
+assert resident_mib() < before + 72
 """)
 
 

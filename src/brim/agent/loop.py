@@ -244,6 +244,7 @@ class Agent:
         self._memory = Memory(limit=spec.memory)
         if spec.asynchronous is not None:
             self._hub.turns = Turns(ahead=spec.asynchronous)
+        self._hub.drops_steps = not spec.restart  # who keeps a command's processes makes none
         self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
         self._log_limit.limit = spec.log_limit
         self._flush_after = 0.0 if spec.faults else _FLUSH
@@ -528,7 +529,7 @@ class Agent:
 
     def _on_end(self, worker: str, status: int | None, reason: str) -> None:
         self._seal_board()
-        self._hub.lose(worker)
+        self._perform(self._hub.lose(worker))
         self._forget(worker)
         by_itself = status == 0 and worker not in self._may_end
         if by_itself and worker not in self._joined:  # starting it again would not help

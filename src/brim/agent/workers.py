@@ -20,7 +20,7 @@ from brim.agent.templates import TO_PART, Template, start_template
 from brim.coordination.job.attempts import EXIT_STATUS
 from brim.errors import ProtocolError
 from brim.host.anonymous import anonymous_file
-from brim.host.death_notice import signal_that_ended
+from brim.host.death_notice import clear_away_behind_others, signal_that_ended
 from brim.host.process import WORKER, children_of, end_family, state_of, variable_of
 from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
@@ -42,6 +42,9 @@ _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not
 _TO_DIE = 10.0
 _END_POLL_INTERVAL = 0.001  # seconds between looks at a process whose first threads have ended
 _LOOKS = 100
+# seconds from the end of a process to its burial: while it still is on its way off a processor, where
+# those who train go first, the kernel has the caller of waitpid wait for it, also with WNOHANG
+_TO_BURY = 1.0
 _TO_LEAVE = 0.5  # seconds from a worker's end to that of what it has started
 _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
 
@@ -148,6 +151,7 @@ class Workers:
         self._dying: dict[
             int, int
         ] = {}  # pids of those that are dead and not cleared away, with what tells of it
+        self._ended: set[int] = set()  # and of those that are, until they are buried
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
         self._last_message: WorkerBound | None = None
@@ -322,7 +326,7 @@ class Workers:
     def children(self) -> set[int]:
         """Children of this process whose end is waited for here."""
         processes = {process.pid for process in self._processes.values()}
-        return {self._template.process.pid, *processes, *self._dying}
+        return {self._template.process.pid, *processes, *self._dying, *self._ended}
 
     def is_stopped(self, worker: str) -> bool:
         """Return whether a worker's process will not go on by itself.
@@ -435,6 +439,7 @@ class Workers:
         number = signal_that_ended(process.pid)
         if number is not None:
             process.status = -number
+            clear_away_behind_others(process.pid)
             self._clear_away_later(process)
             try:
                 self._hear_last_words(process)
@@ -456,7 +461,16 @@ class Workers:
         end = self._dying.pop(pid)
         asyncio.get_running_loop().remove_reader(end)
         os.close(end)
-        _status_of(pid)
+        self._bury_later(pid)
+
+    def _bury_later(self, pid: int) -> None:
+        """Take its number from a child that has ended, once it has left its processor."""
+        self._ended.add(pid)
+        asyncio.get_running_loop().call_later(_TO_BURY, self._bury, pid)
+
+    def _bury(self, pid: int) -> None:
+        self._ended.discard(pid)
+        _is_there(pid)
 
     def _hear_last_words(self, process: _Process) -> None:
         """Read the last words of a process that has ended.
@@ -476,6 +490,7 @@ class Workers:
         process = self._processes[worker]
         self._stop_watching(process)
         process.status = _status_of(process.pid)
+        self._bury_later(process.pid)
         if process.closed:
             self._lose(worker)
             return
@@ -594,9 +609,12 @@ def _is_there(pid: int) -> bool:
 def _status_of(pid: int) -> int | None:
     """Return the exit status of a child that has ended; None where another caller was told."""
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, os.WNOHANG)[1])
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 def _reason(process: _Process) -> str:

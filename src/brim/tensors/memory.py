@@ -63,6 +63,18 @@ def make_own(tensors: Iterable[Tensor], *, limit_bytes: int = READY_BYTES) -> No
             tensor.copy_(tensor.clone())
 
 
+def have_room(tensors: Iterable[Tensor], *, copies: int, limit_bytes: int = READY_BYTES) -> None:
+    """Touch memory for so many copies of tensors, or for as many as the limit lets in.
+
+    The allocator keeps what is freed here (`keep_what_is_freed`).
+    """
+    on_host = [t for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
+    size_bytes = sum(tensor.nbytes for tensor in on_host)
+    if size_bytes:
+        count = min(copies, limit_bytes // size_bytes)
+        _ = [torch.empty_like(tensor).zero_() for _ in range(count) for tensor in on_host]
+
+
 def have_ready(memory: mmap.mmap, *, limit_bytes: int = READY_BYTES) -> None:
     """Put the beginning of a mapping into this process's page tables.
 

@@ -126,10 +126,10 @@ def _by_kind(digests: Digests) -> dict[str, str]:
     }
 
 
-def findings_of(plan: AuditPlan, words: Sequence[bytes]) -> list[Finding]:
-    """Return the disagreements in the `StepAudit.word` of each rank."""
+def findings_of(plan: AuditPlan, words: Sequence[bytes], *, step: int) -> list[Finding]:
+    """Return the disagreements in the `StepAudit.word` of each rank in a step."""
     roots = [msgspec.msgpack.decode(word, type=tuple[bytes, bytes]) for word in words]
-    return plan.findings(roots)
+    return plan.findings(roots, step)
 
 
 def describe(finding: Finding, tables: Sequence[bytes], names: Sequence[str], *, step: int) -> str:

@@ -21,7 +21,7 @@ from brim.data.feed import Feed, Reads, requests
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.host.clock import monotonic
-from brim.tensors.memory import make_own
+from brim.tensors.memory import have_room, make_own
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.job_parts import JobParts
 from brim.train.membership import LookAhead
@@ -31,6 +31,9 @@ from brim.train.step import MicroBatch, Steps
 from brim.train.training_data import TrainingData, agreed
 from brim.wire.messages import Completed, Evaluated, failure_of
 
+# Contributions that a step has at a time beside the one that was rehearsed: sums of subtrees of the
+# 8 micro-batches that are usual, and one that is computed for an audit.
+_CONTRIBUTIONS = 3
 # Stands in for a step number when seeding what is not part of a step.
 _EPOCH = 1 << 42
 
@@ -170,6 +173,7 @@ class Loop:
         parts = self._parts
         trained = [part for part in parts.model.parameters() if part.requires_grad]
         make_own([*trained, *parts.model.buffers()])  # frozen pages stay shared
+        have_room(parts.contributions.like, copies=_CONTRIBUTIONS)
         parts.sources.seed(0)
         if self._data.feed is not None and self._data.feed.is_computed:
             self._data.feed.indices(0, self._data.schedule.span(0))
@@ -357,8 +361,12 @@ class Loop:
                 self._data.look_into_deaths()
                 # Of one micro-batch a step, one worker has all: the loop's body runs once a step.
                 if parts.spec.exact and parts.spec.audit and round.parts > 1:
+                    members = self._parts.members
                     round.audits = AuditPlan(
-                        round.shares, round.first, is_across=not feed.has_shards
+                        round.shares,
+                        round.first,
+                        is_across=not feed.has_shards,
+                        newcomers=members.newcomers if members.has_experience else None,
                     )
                 coming_requests = requests(
                     self._data.schedule,

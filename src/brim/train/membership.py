@@ -185,6 +185,11 @@ class Members(Protocol):
         """Ranks that have made no step, where another one has."""
         ...
 
+    @property
+    def has_experience(self) -> bool:
+        """Return whether a member has made a step in a round before."""
+        ...
+
     def turn_away(self, ranks: Collection[int], reason: str) -> None:
         """Have the run go on without newcomers that do not agree with the others.
 
@@ -328,6 +333,7 @@ class Loner:
     names = ("this process",)
     is_newcomer = False
     newcomers = frozenset[int]()
+    has_experience = False
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         pass
@@ -447,6 +453,10 @@ class Membership:
     @property
     def newcomers(self) -> frozenset[int]:
         return frozenset(map(self._round.rank_of, self._round.newcomers))
+
+    @property
+    def has_experience(self) -> bool:
+        return self._round.has_experience
 
     def turn_away(self, ranks: Collection[int], reason: str) -> None:
         if self.rank in ranks:

@@ -74,8 +74,8 @@ class Round:
         """Return the micro-batch of a step that this rank computes for an audit, or None."""
         if self.audits is None or not self.audits.covers(step):
             return None
-        owner = self.audits.owner_for(self.rank)
-        return None if owner is None else self.audits.micro_of(owner)
+        owner = self.audits.owner_for(self.rank, step)
+        return None if owner is None else self.audits.micro_of(owner, step)
 
     @property
     def can_look_ahead(self) -> bool:

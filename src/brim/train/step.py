@@ -260,7 +260,7 @@ class Steps:
             since=monotonic(),
         )
         if round.audits is not None and round.audits.covers(number):
-            step.audit = StepAudit(own=round.audits.micro_of(round.rank))
+            step.audit = StepAudit(own=round.audits.micro_of(round.rank, number))
         round.accumulator.begin()
         round.rows.begin()
         round.exchange.begin(number)
@@ -720,7 +720,9 @@ class Steps:
         early, self._parts.state.ahead = self._parts.state.ahead, {}
         if text := audit.apart_from(early, step=step.number):
             members.tell(Warn(message=text))
-        findings = findings_of(round.audits, exchange_words("audited", audit.word))
+        findings = findings_of(
+            round.audits, exchange_words("audited", audit.word), step=step.number
+        )
         if findings:
             tables = exchange_words("differ", audit.tables)
             differing, finding = newcomers_apart(findings, members.newcomers)

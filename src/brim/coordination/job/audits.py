@@ -23,7 +23,7 @@ NOT_KEPT = (
     "running value that the script keeps beside the model. Or the new worker has a processor of "
     "another kind, or a device that adds up in any order."
 )
-_EARLY = (0, 1, 4, 16, 64)  # steps of a round: most mistakes show in the first
+_EARLY = (0, 1, 4, 16, 64)  # steps of a round: most mistakes show in the first two
 _INTERVAL = 256  # steps; with one micro-batch a worker, an audit takes as long as its step
 
 
@@ -49,56 +49,69 @@ class AuditPlan:
     step. Old members and newcomers lie on one circle, so that some newcomer is audited by an old
     member wherever a round has both.
 
+    Everybody waits for the first step of a round that goes on with experienced members. These were
+    audited in it before: there only newcomers are, and all from the second step on.
+
     Args:
         shares: the micro-batches of each rank; ranks that compute none take no part.
         first: the step with which the round begins.
         is_across: ranks read each other's samples; else each one computes its own micro-batch again.
+        newcomers: ranks that have made no step, where others have; None where nobody has.
 
     >>> plan = AuditPlan((range(0, 3), range(3, 3), range(3, 4)), first=10)
-    >>> plan.owner_for(0), plan.micro_of(2), plan.owner_for(2), plan.owner_for(1)
+    >>> plan.owner_for(0, 10), plan.micro_of(2, 10), plan.owner_for(2, 10), plan.owner_for(1, 10)
     (2, 3, 0, None)
     >>> [step for step in range(10, 600) if plan.covers(step)]
     [10, 11, 14, 26, 74, 266, 522]
+    >>> plan = AuditPlan((range(0, 3), range(3, 4)), first=10, newcomers=frozenset({1}))
+    >>> plan.owner_for(0, 10), plan.owner_for(1, 10), plan.owner_for(1, 11), plan.micro_of(0, 10)
+    (1, None, 0, None)
     """
 
     shares: tuple[range, ...]
     first: int
     is_across: bool = True
+    newcomers: frozenset[int] | None = None
 
     def covers(self, step: int) -> bool:
         """Return whether micro-batches of this step are computed twice."""
         age = step - self.first
+        if age == 0 and self.newcomers is not None:
+            return any(self.shares[rank] for rank in self.newcomers)
         return age in _EARLY or age % _INTERVAL == 0
 
-    def micro_of(self, rank: int) -> int | None:
-        """Return the micro-batch of a rank that another one computes as well."""
+    def micro_of(self, rank: int, step: int) -> int | None:
+        """Return the micro-batch of a rank that is computed twice in a step; None: it has none."""
         share = self.shares[rank]
-        return share.start if share else None
+        return share.start if share and self._is_audited(rank, step) else None
 
-    def owner_for(self, auditor: int) -> int | None:
-        """Return the rank whose micro-batch the auditor computes; None where it computes none."""
+    def owner_for(self, auditor: int, step: int) -> int | None:
+        """Return the rank whose micro-batch the auditor computes in a step, or None."""
         if not self.shares[auditor]:
             return None
-        if not self.is_across:
-            return auditor
-        ranks = range(auditor + 1, auditor + 1 + len(self.shares))
-        return next(
+        ranks = range(auditor + self.is_across, auditor + 1 + len(self.shares))
+        owner = next(
             rank % len(self.shares) for rank in ranks if self.shares[rank % len(self.shares)]
         )
+        return owner if self._is_audited(owner, step) else None
 
-    def findings(self, words: Sequence[tuple[bytes, bytes]]) -> list[Finding]:
-        """Return the results that disagree.
+    def _is_audited(self, rank: int, step: int) -> bool:
+        return step > self.first or self.newcomers is None or rank in self.newcomers
+
+    def findings(self, words: Sequence[tuple[bytes, bytes]], step: int) -> list[Finding]:
+        """Return the results of a step that disagree.
 
         Args:
             words: of each rank, a digest of its own micro-batch and of the one that it audited;
                 empty where it had no samples.
+            step: its number.
 
-        >>> AuditPlan((range(0, 1), range(1, 2)), first=0).findings([(b"a", b"b"), (b"b", b"x")])
+        >>> AuditPlan((range(0, 1), range(1, 2)), first=0).findings([(b"a", b"b"), (b"b", b"x")], 0)
         [Finding(micro=0, owner=0, auditor=1)]
         """
         found = []
         for auditor, (_, seen) in enumerate(words):
-            owner = self.owner_for(auditor)
+            owner = self.owner_for(auditor, step)
             if owner is not None and seen and seen != words[owner][0]:
                 found.append(Finding(self.shares[owner].start, owner, auditor))
         return found

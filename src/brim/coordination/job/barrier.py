@@ -73,6 +73,11 @@ class Barrier:
         """Return whether the next commit of the round is to be its last."""
         return self._hold
 
+    @property
+    def is_closed(self) -> bool:
+        """Return whether no member is released any more in this round."""
+        return self._closed
+
     def begin(self, round: int, members: Iterable[str]) -> None:
         """Replace the round; those that waited in the old one wait no more."""
         if round <= self.round:

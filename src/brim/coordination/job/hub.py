@@ -23,6 +23,7 @@ from brim.coordination.job.messages.agents import (
 )
 from brim.coordination.job.messages.workers import (
     Arrive,
+    DropStep,
     InstallRound,
     Made,
     Released,
@@ -89,6 +90,7 @@ class Hub:
             here.
         waker: the number by which others wake a worker that waits at the board; None where it
             cannot be there. Where the job has no board it is None itself.
+        drops_steps: members leave their step as soon as another one is dead.
     """
 
     def __init__(self, agent: str) -> None:
@@ -101,6 +103,7 @@ class Hub:
         self.turns: Turns | None = None
         self.board: Board | None = None
         self.waker: Callable[[str], int | None] | None = None
+        self.drops_steps = True
         self._generation = 0
         self._handed_over = False  # one may still look at the last board
         self._doing: dict[str, Doing | None] = {}  # of members at the board, when it was read last
@@ -164,19 +167,42 @@ class Hub:
 
     # From the workers -----------------------------------------------------------------------------
 
-    def lose(self, worker: str) -> None:
+    def lose(self, worker: str) -> list[HubCommand]:
         """A worker is dead: where it was a member, nothing of this round counts any more.
 
         The master hears of it, and names a round. A member of that on another host may tell of the
         state sooner than this agent tells of a step that counts behind the death: so none does, even
-        where the dead stands at its commit.
+        where the dead stands at its commit. So the other members leave their step at once: they are
+        ready when the round comes, and their processors are free for those who name it. Not where
+        the master may have let the step count meanwhile, which is the root of a round of several
+        hosts, nor where the last checkpoint is being written, which may compute ahead.
         """
         self._lost.add(worker)
+        commands: list[HubCommand] = []
         if worker in self.members:
             self._check_sealed()
+            if self._drops_steps:
+                commands = self._drop_step()
             self._barrier.close()
         if self.turns is not None:
             self.turns.lose(worker)
+        return commands
+
+    @property
+    def _drops_steps(self) -> bool:
+        """Return whether members may leave the step under way: it cannot count any more."""
+        in_turns = self.turns is not None
+        return self.drops_steps and self._is_root and not in_turns and not self._barrier.is_closed
+
+    def _drop_step(self) -> list[HubCommand]:
+        """Tell the members that live to leave their step; nobody waits for them meanwhile."""
+        drop = DropStep(round=self.round)
+        survivors = [member for member in self.members if member not in self._lost]
+        return [
+            command
+            for member in survivors
+            for command in (ToWorker(worker=member, message=drop), Stands(member))
+        ]
 
     def installed(self, worker: str, round: int, step: int) -> list[HubCommand]:
         """A member has taken up a round, with the state after so many steps."""

@@ -81,6 +81,7 @@ class World:
         shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a
             share is a server; the first has one.
         newcomers: workers that have made no step, where another one has.
+        has_experience: a worker of it has made a step.
     """
 
     round: int
@@ -89,6 +90,7 @@ class World:
     restore: bool
     shares: tuple[int, ...]
     newcomers: tuple[str, ...] = ()
+    has_experience: bool = False
 
     @property
     def world_size(self) -> int:

@@ -32,6 +32,7 @@ from brim.coordination.job.messages.workers import (
     Arrive,
     CutOff,
     Dismissed,
+    DropStep,
     Evaluated,
     Idle,
     Installed,
@@ -237,8 +238,8 @@ class Participant:
 
     ```
      joins ──▶ awaits a round ──▶ installs it ──▶ trains in it: makes steps, stands at points
-                 ▲    │ WriteNow       │ PeerLost        │ RoundChanged: held, another round, or
-                 │    ▼                ▼                 ▼ the end is near
+                 ▲    │ WriteNow       │ PeerLost        │ RoundChanged: held, a member's death,
+                 │    ▼                ▼                 ▼ another round, or the end is near
                  │  writes      awaits a replacement ◀── PeerLost
                  └──────────────────┴────────────────────┘      Dismissed, anywhere: it leaves
     ```
@@ -413,6 +414,8 @@ class Participant:
                 raise ProtocolError(f"{message} before the answer to the commit of step {step + 1}")
             case InstallRound():
                 self._next = message
+                raise RoundChanged
+            case DropStep():
                 raise RoundChanged
             case Dismissed():
                 self.is_heir = False  # the agent may end before this worker does

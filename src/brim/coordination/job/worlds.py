@@ -46,4 +46,5 @@ def world_of(
         restore=not holders,
         shares=tuple(0 if worker.serves else next(shares) for worker in chosen),
         newcomers=tuple(newcomers),
+        has_experience=has_made_steps,
     )

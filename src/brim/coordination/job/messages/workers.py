@@ -310,6 +310,12 @@ class Released(Message, frozen=True):
     wakers: list[int] = []
 
 
+class DropStep(Message, frozen=True):
+    """Leave the step under way: a member of this round has died, and the next one is to be named."""
+
+    round: int
+
+
 class WriteNow(Message, frozen=True):
     """Write a checkpoint: the job ends at this boundary, behind the last step on record."""
 
@@ -334,7 +340,7 @@ class RenewReplica(Message, frozen=True):
     """Have a successor take over from the replica of a service that this worker keeps."""
 
 
-WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed | RenewReplica
+WorkerBound = InstallRound | Released | DropStep | WriteNow | Publish | Dismissed | RenewReplica
 
 
 # template → agent ---------------------------------------------------------------------------------
