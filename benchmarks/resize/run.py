@@ -28,7 +28,7 @@ from brim.telemetry.events import WorkerChanged
 BENCHMARK = Path(__file__).parent
 TRAINING_FILE = BENCHMARK.parent / "harness" / "training_file.py"
 BATCH, SMALL, LARGE = 512, 4, 6
-_AFTER = 40  # steps behind a change that still belong to it
+_COUNTED_STEPS = 40  # steps behind a change that still belong to it
 PARTS = ("get newcomers ready", "come to a boundary", "name the round", "install it", "the step")
 
 
@@ -66,7 +66,7 @@ def resize(run: BrimRun, workers: int) -> tuple[float, int, int]:
     """
     round_before = run.round.round
     asked_at = run.resize(workers)
-    run.until_steady(workers, steps=_AFTER, spares=1)
+    run.until_steady(workers, steps=_COUNTED_STEPS, spares=1)
     return asked_at, round_before, run.round.round
 
 
@@ -77,7 +77,7 @@ def change_of(
     steps = [step for step in run.steps if first <= step.round <= last]
     pairs = [(a, b) for a, b in pairwise(steps) if b.at > asked_at]
     settled = [step for step in steps if step.round == last]
-    pairs = [(a, b) for a, b in pairs if b.at <= settled[min(_AFTER, len(settled)) - 1].at]
+    pairs = [(a, b) for a, b in pairs if b.at <= settled[min(_COUNTED_STEPS, len(settled)) - 1].at]
 
     def beyond(a: StepRecord, b: StepRecord) -> float:
         return b.at - a.at - usual[sizes[b.round]]
@@ -113,7 +113,7 @@ def _parts(run: BrimRun, asked_at: float, last: int, steps: list[StepRecord]) ->
 def resize_brim(times: int, found: Found) -> None:
     """One run that grows and shrinks so many times."""
     with BrimRun(TRAINING_FILE, workers=SMALL, global_batch_size=BATCH) as run:
-        run.until_steady(SMALL, steps=2 * _AFTER, spares=1)
+        run.until_steady(SMALL, steps=2 * _COUNTED_STEPS, spares=1)
         grown, shrunk = [], []
         for _ in range(times):
             grown.append(resize(run, LARGE))
@@ -232,7 +232,7 @@ def tell(report: Report, found: Found) -> None:
         "usual step of "
         "the world that makes the step (targets: pause 10 ms, request to first step 200 ms). *Time "
         "lost* is "
-        f"summed from the request to {_AFTER} steps behind the change: it has the starts of "
+        f"summed from the request to {_COUNTED_STEPS} steps behind the change: it has the starts of "
         "newcomers in it.\n\n"
         + table(head, rows)
         + f"\n\nSteps redone: {found.redone}; step numbers committed twice: {found.repeated}."

@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
 
-HERE = Path(__file__).parent
-SCRIPT = str(HERE / "tune.py")
+FOLDER = Path(__file__).parent
+SCRIPT = str(FOLDER / "tune.py")
 # A worker of each job is replaced before it measures: what a newcomer has counts, too.
 OPTIONS = ("--workers", "1", "--checkpoint-every", "5", "--faults", "kill rank 0 at step 7")
 Memory = dict[str, int]
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="one way alone")
     options = parser.parse_args()
-    report = Report(HERE, "Several adapters on one base: memory of a host", seed=0)
+    report = Report(FOLDER, "Several adapters on one base: memory of a host", seed=0)
     source = repository() / "src"
     ways = {"now": (source, False)}
     if not options.quick:

@@ -125,7 +125,8 @@ def test_own_loops_give_equal_weights_in_any_world(tmp_path: Path, method: str) 
     plain = subprocess.run(
         [sys.executable, loop], check=True, capture_output=True, text=True
     ).stdout.split()[-1]
-    options = ("--workers", "3", "--start-method", method, "--faults", "kill rank 1 at step 10")
+    faults = ("--faults", "kill rank 1 at step 10")
+    options = ("--workers", "3", "--start-method", method, "--no-restart", *faults)
     # A script of Python's is run within a process of brim's; any other command is executed as it
     # is.
     command = (
