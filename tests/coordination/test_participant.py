@@ -32,6 +32,7 @@ from brim.wire.messages import (
     Arrive,
     CutOff,
     Dismissed,
+    DropStep,
     Idle,
     Installed,
     InstallRound,
@@ -204,6 +205,14 @@ def test_what_ends_a_wait(message: Any, result: type) -> None:
     worker = in_round("w1", "w2")
     assert follow(worker.arrive(3, "blocks"), message)[1] is result
     assert follow(worker.poll(), message)[1] is result
+
+
+def test_a_death_ends_steps_and_no_wait_for_dismissal() -> None:
+    """Else the last rank 0 would leave without the lines of its script behind the loop."""
+    worker, drop = in_round("w1", "w2"), DropStep(round=1)
+    assert follow(worker.arrive(3, "blocks"), drop)[1] is RoundChanged
+    assert follow(worker.await_dismissal(), drop, Dismissed()) == ([NEXT] * 2, None)
+    assert follow(worker.await_dismissal(), drop, named(2, "w1"))[1] is RoundChanged
 
 
 def test_leave_requests_are_forwarded_once_without_ending_waits() -> None:

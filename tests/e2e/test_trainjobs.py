@@ -255,6 +255,7 @@ def test_failure_of_the_run_needs_no_other_pod(tmp_path: Path, stack: ExitStack)
         (("nowhere.py",), "nowhere.py"),
         ((DIGITS, "--", "python", "loop.py"), "a command"),
         ((DIGITS, "--workers", "none"), "--workers"),
+        ((DIGITS, "--workers", "3"), "3, and 2 in all pods together"),
     ],
 )
 def test_wrong_args_need_no_other_pod(

@@ -256,6 +256,23 @@ def test_replica_that_lies_gets_no_request(tmp_path: Path) -> None:
     assert places == elsewhere, "no job runs on the scheduler's host"
 
 
+def test_answer_of_another_protocol_is_not_quoted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"secret greeting\r\n")
+                connection.recv(4096)
+
+        greeting = threading.Thread(target=greet, daemon=True)
+        greeting.start()
+        with pytest.raises(EnvironmentFault, match="cannot read the load") as caught:
+            measure(f"http://127.0.0.1:{server.getsockname()[1]}/queue")
+        greeting.join(30)
+        assert "secret" not in str(caught.value)
+
+
 def test_slow_answer_of_a_load_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.wire.measure._TO_BE_READ", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:

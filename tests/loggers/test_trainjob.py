@@ -126,6 +126,34 @@ def test_refusal_is_said_once(
     assert capsys.readouterr().err == "the status server answered 401\n"
 
 
+@pytest.mark.parametrize("content", [b"secret\nsecret", "secret€".encode(), b"secret\xff"])
+def test_files_without_a_token_are_not_quoted(
+    pod: ProgressServer,
+    run: RecordedRun,
+    content: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "token").write_bytes(content)
+    monkeypatch.setenv(trainjob.VARIABLES[2], str(tmp_path / "token"))
+    trainjob.report(run.run_dir, at_once)
+    said = capsys.readouterr().err
+    assert "no line of printable ASCII" in said
+    assert "secret" not in said
+
+
+def test_address_that_is_no_url_is_said(
+    pod: ProgressServer,
+    run: RecordedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(trainjob.VARIABLES[0], "https://[status/1")
+    trainjob.report(run.run_dir, at_once)
+    assert "Invalid IPv6 URL" in capsys.readouterr().err
+
+
 @pytest.fixture
 def silent() -> Iterator[str]:
     """The address of a server that answers nothing."""

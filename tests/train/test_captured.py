@@ -274,7 +274,7 @@ class OwnGenerator(nn.Linear):
     ("kind", "reason"),
     [
         (PrintingLinear, "Tensor.numpy"),
-        (Branches, "RuntimeError"),
+        (Branches, "reads a number of a tensor"),
         (Rolls, "random or numpy"),
         (Numpy, "random or numpy"),
         (Picks, "depends on the samples' values"),

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brim.coordination.job.reduction import ReductionPlan
+from brim.coordination.job.reduction import Block, ReductionPlan
 from brim.models.layers import EmbeddingTable
 from brim.train.captured.captured_steps import _same
-from brim.train.captured.recipe import load, tables_of
+from brim.train.captured.recipe import NotCapturable, load, tables_of
 from train.test_captured import (
     Pair,
     built,
@@ -163,3 +163,13 @@ def test_rows_of_tables_have_eager_bits(build: Callable[[], nn.Module], tmp_path
                     for place, (a, b) in enumerate(zip(left, right, strict=True)):
                         assert _same(a, b), (workers, rank, contributions.name_of(place))
                         assert a.stride() == b.stride()
+
+
+def test_tables_with_sparse_gradients_are_refused() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Embedding(ROWS, 3, sparse=True), nn.Flatten(), nn.Linear(9, 3))
+
+    model, contributions = built(build)
+    recipe = recipe_of(build, samples()[0][0])
+    with pytest.raises(NotCapturable, match=r"^a tensor of torch\.sparse_coo$"):
+        program_of(model, contributions, recipe, [Block(0, PARTS)], PARTS)

@@ -560,8 +560,9 @@ def test_newcomers_share_the_pages_of_a_file(
     assert own_pages(taker.net.base.weight) == own_pages(giver.net.base.weight) == 0
 
 
-def test_restored_weights_share_the_pages_of_a_file(tmp_path: Path) -> None:
-    kind = mapped_from(tmp_path / "base")
+@pytest.mark.parametrize("name", ["base", "base\r 2"])
+def test_restored_weights_share_the_pages_of_a_file(name: str, tmp_path: Path) -> None:
+    kind = mapped_from(tmp_path / name)
     first = World(tmp_path / "run", kind=kind)
     first.train(2)
     second = World(tmp_path / "run", kind=kind, writer="w2")

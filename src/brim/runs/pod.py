@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.domain.job import JobSpec, WorkerRange
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import sleep
 from brim.host.process import run_module
 from brim.loggers import trainjob
@@ -76,7 +76,7 @@ def write_work(
     Args:
         values: of options of a job.
         file: the training file; empty where there is a command.
-        most: workers that the pods have in all, for a job that names no number.
+        most: workers that the pods have in all; a job that names no number has as many.
         warn: hears of visible needs of the job beside its code.
 
     Raises:
@@ -91,11 +91,22 @@ def write_work(
     else:
         check_training_file(Path(file))
     spec = build_spec(values, file=file, command=command)
+    _check_room(spec, most)
     level_notes = (level.describe(spec), *level.warnings(spec)) if level else ()
     for note in (*level_notes, *notes_on_script(spec), *notes_on_python(spec)):
         warn(note)
     _write(folder, spec, bundle_of(spec, warn=warn))
     return folder / JOB_FILE
+
+
+def _check_room(spec: JobSpec, most: int) -> None:
+    if spec.workers.minimum > most:
+        raise SpecError(
+            "--workers",
+            got=f"{spec.workers.minimum:,}, and {most:,} in all pods together",
+            need="room for the minimum number, or the run never begins",
+            hint=f"--workers {most}, or more pods, or more workers in each",
+        )
 
 
 def _write(folder: Path, spec: JobSpec, bundle: bytes) -> None:

@@ -75,6 +75,7 @@ class Loop:
         self._parts, self._data = parts, data
         self.steps = Steps(parts, data)
         self.has_left = False
+        self._has_made_all = False  # and stood at the end of the job with the others
         self.is_over = False
         self._round: Round | None = None
         self._previous: Round | None = None  # the last one, without what takes memory
@@ -135,6 +136,8 @@ class Loop:
         parts = self._parts
         while True:
             if not self._at_boundary():
+                if self.is_over:
+                    return
                 continue
             if parts.state.epoch >= min(
                 self._data.epochs, parts.state.stop_after or self._data.epochs
@@ -194,6 +197,8 @@ class Loop:
                 self._parts.checkpoints.wants_ahead = False
                 previous = self._previous
                 self._is_look_due = previous is not None and previous.can_look_ahead
+            case SystemExit() if self._has_made_all:  # the job is complete, over another round
+                self._end()
             case SystemExit():
                 self.has_left = True
                 self._leave_round()
@@ -507,12 +512,14 @@ class Loop:
         parts.embeddings.check_unchanged()
         with self.while_it_lasts():
             steps.follow(steps.end(is_first=parts.members.rank == 0), self._do_last)
-            parts.checkpoints.drain()
-            self.is_over = True
-            self._leave_round()
-            self._data.end()
-            return True
-        return False
+            self._end()
+        return self.is_over
+
+    def _end(self) -> None:
+        self._parts.checkpoints.drain()
+        self.is_over = True
+        self._leave_round()
+        self._data.end()
 
     def _do_last(self, action: Action) -> None:
         """Do the next of a job's last work."""
@@ -534,6 +541,7 @@ class Loop:
                 digest = weights_sha256(parts.model)
                 parts.members.tell(Completed(weights_sha256=digest, metrics=parts.state.metrics))
             case Act.AWAIT_DISMISSAL:
+                self._has_made_all = True
                 parts.members.wait_for_dismissal()
             case _:
                 raise InternalError(f"{action} does not end a job")

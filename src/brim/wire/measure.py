@@ -34,7 +34,7 @@ def measure(url: str) -> float:
         try:
             path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
             connection.connect()
-            with _hung_up_after(connection.sock, _TO_BE_READ):
+            with hung_up_after(connection.sock, _TO_BE_READ):
                 connection.request(
                     "GET", path, headers={"Connection": "close", "User-Agent": "brim"}
                 )
@@ -43,14 +43,16 @@ def measure(url: str) -> float:
         finally:
             connection.close()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise EnvironmentFault(f"cannot read the load: {error}") from error
+        is_quoting = isinstance(error, http.client.HTTPException) and not isinstance(error, OSError)
+        words = type(error).__name__ if is_quoting else error
+        raise EnvironmentFault(f"cannot read the load: {words}") from error
     if answer.status != http.client.OK:
         raise EnvironmentFault(f"cannot read the load: status {answer.status}")
     return number_in(content)
 
 
 @contextlib.contextmanager
-def _hung_up_after(connection: socket.socket, seconds: float) -> Iterator[None]:
+def hung_up_after(connection: socket.socket, seconds: float) -> Iterator[None]:
     """Shut a connection down where the block takes longer: an answer byte by byte has no other end."""
 
     def hang_up() -> None:

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 
 import brim
 from brim.errors import EnvironmentFault
+from brim.wire.measure import hung_up_after
 
 _TO_ANSWER = 3.0  # seconds that the server may be silent
+_TO_BE_READ = 10.0  # seconds for a whole answer
 _LARGEST_FILE = 64 << 10  # bytes of a token
 _LARGEST_ANSWER = 64 << 10  # bytes that are read, so that the connection ends in order
 
@@ -29,10 +31,10 @@ def post_status(url: str, body: bytes, *, token: Path, authority: Path) -> None:
     Raises:
         EnvironmentFault: the server did not take it, or did not answer.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "https" or not parts.hostname:
-        raise EnvironmentFault("the address of the status server is no https:// URL")
     try:
+        parts = urlsplit(url)
+        if parts.scheme != "https" or not parts.hostname:
+            raise EnvironmentFault("the address of the status server is no https:// URL")
         headers = {
             "Authorization": f"Bearer {_content(token)}",
             "Content-Type": "application/json",
@@ -45,9 +47,11 @@ def post_status(url: str, body: bytes, *, token: Path, authority: Path) -> None:
                 parts.hostname, parts.port, timeout=_TO_ANSWER, context=context
             )
         ) as connection:
-            connection.request("POST", parts.path or "/", body, headers)
-            answer = connection.getresponse()
-            answer.read(_LARGEST_ANSWER)
+            connection.connect()
+            with hung_up_after(connection.sock, _TO_BE_READ):
+                connection.request("POST", parts.path or "/", body, headers)
+                answer = connection.getresponse()
+                answer.read(_LARGEST_ANSWER)
     except (OSError, ValueError, http.client.HTTPException) as error:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise EnvironmentFault(f"the status server cannot be asked: {words}") from error
@@ -56,5 +60,12 @@ def post_status(url: str, body: bytes, *, token: Path, authority: Path) -> None:
 
 
 def _content(path: Path) -> str:
+    """Return a token; what is none is quoted in no error.
+
+    Raises OSError where it cannot be read, EnvironmentFault where it fits in no header.
+    """
     with path.open("rb") as file:
-        return file.read(_LARGEST_FILE).decode().strip()
+        token = file.read(_LARGEST_FILE).decode(errors="replace").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise EnvironmentFault("the token for the status server is no line of printable ASCII")
+    return token

@@ -613,11 +613,14 @@ class Participant:
     def await_dismissal(self) -> Flow[None]:
         """Stay until nothing of this worker is needed.
 
-        Raises RoundChanged where it is needed again.
+        Another member's death is of no account by itself: the job may be complete, and no step is
+        under way. Raises RoundChanged where this worker is needed again.
         """
         try:
             while True:
-                self.take((yield from self._hear(_RECEIVE)))
+                message = yield from self._hear(_RECEIVE)
+                if not isinstance(message, DropStep):
+                    self.take(message)
         except SystemExit:
             return
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brim.train.captured.recipe import CONSTANT, DRAWN, INPUT, KIND, RESULT
+from brim.train.captured.recipe import CONSTANT, DRAWN, INPUT, KIND, RESULT, NotCapturable
 
 Value = Any  # of the graph: a tensor, a number, or a list, once the function runs
 
@@ -180,4 +180,8 @@ def _is_view(schema: Any) -> bool:
 
 
 def _number_of(kind: str, text: str) -> Any:
-    return torch.device(text) if kind == "device" else _NUMBERS[text]
+    if kind == "device":
+        return torch.device(text)
+    if text not in _NUMBERS:
+        raise NotCapturable(f"a tensor of {text}")
+    return _NUMBERS[text]

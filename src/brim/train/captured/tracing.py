@@ -157,7 +157,10 @@ def trace(
         with _NoPython():
             graph = make_fx(flat)(*arguments)
     except Exception as error:
-        raise NotCapturable(in_one_line(error)) from error
+        # As torch's own words name a function that no script calls.
+        is_read = "_local_scalar_dense" in str(error)
+        words = "the pass reads a number of a tensor: by if, int() or range()"
+        raise NotCapturable(words if is_read else in_one_line(error)) from error
     after = random.getstate(), np.random.get_state()
     if before[0] != after[0] or str(before[1]) != str(after[1]):
         raise NotCapturable("the pass draws from Python's random or numpy")

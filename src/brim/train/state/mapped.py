@@ -55,7 +55,7 @@ def _mapped_areas() -> list[tuple[int, int, MappedFile]]:
     """Return the first address of each part of a file in memory, that behind it, and the file."""
     areas: list[tuple[int, int, MappedFile]] = []
     files: dict[tuple[str, str], MappedFile | None] = {}
-    with contextlib.suppress(OSError), _MAPS.open(errors="surrogateescape") as lines:
+    with contextlib.suppress(OSError), _MAPS.open(errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             addresses, _, _, device, number, *path = line.rstrip("\n").split(maxsplit=5)
             if number == "0" or not path:
