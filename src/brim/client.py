@@ -682,7 +682,13 @@ def _ask(run_dir: Path, verb: str, **fields: Any) -> dict[str, Any]:
         raise EnvironmentFault(f"{run_dir} is not running")
     if not is_alive(contact.keeper):
         raise EnvironmentFault(f"{run_dir} is not running: its processes were killed")
-    answer: Answer = ask(contact.address, token=contact.token, question=Ask(verb=verb, **fields))
+    question = Ask(verb=verb, **fields)
+    try:
+        answer: Answer = ask(contact.address, token=contact.token, question=question)
+    except EnvironmentFault:
+        if read_contact(run_dir) is None:
+            raise EnvironmentFault(f"{run_dir} has ended meanwhile") from None
+        raise
     if not answer.ok:
         raise EnvironmentFault(answer.detail)
     return answer.status

@@ -14,13 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brim.client import Client
+from brim.client import Client, resize
 from brim.errors import EnvironmentFault
 from brim.host.process import birth_of
 from brim.storage.contact import (
+    Contact,
     SchedulerContact,
     is_alive,
     read_scheduler_contact,
+    remove_contact,
+    write_contact,
     write_scheduler_contact,
 )
 from brim.wire.control import ask
@@ -45,6 +48,23 @@ def test_waits_for_a_dead_master_ignore_wall_time(
     with pytest.raises(EnvironmentFault, match="did not answer in 0 s"):
         ask(f"unix:{tmp_path}/master", token="t", question=Ask(verb="status"), timeout=0.3)
     assert time.monotonic() - started < 5.0
+
+
+def test_run_that_ends_meanwhile_is_said_to_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contact = Contact(
+        address=f"unix:{tmp_path}/master", token="t", pid=os.getpid(), keeper=os.getpid()
+    )
+    write_contact(tmp_path, contact)
+
+    def ask_in_vain(*_: object, **__: object) -> None:
+        remove_contact(tmp_path, keeper=os.getpid())
+        raise EnvironmentFault("the master did not answer")
+
+    monkeypatch.setattr("brim.wire.control.ask", ask_in_vain)
+    with pytest.raises(EnvironmentFault, match="has ended meanwhile"):
+        resize(tmp_path, 2)
 
 
 @pytest.fixture

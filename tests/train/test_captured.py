@@ -260,6 +260,11 @@ class Picks(nn.Linear):
         return super().forward(inputs) + inputs.nonzero().shape[0]
 
 
+class Masks(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + inputs[inputs > 0].sum()
+
+
 class Spoils(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs.mul_(2))
@@ -278,6 +283,7 @@ class OwnGenerator(nn.Linear):
         (Rolls, "random or numpy"),
         (Numpy, "random or numpy"),
         (Picks, "depends on the samples' values"),
+        (Masks, "depends on the samples' values"),
         (Spoils, "in place"),
         (OwnGenerator, "generator of its own"),
     ],

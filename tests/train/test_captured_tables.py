@@ -105,6 +105,17 @@ class Moved(nn.Module):
         return self.table(moved).sum(1)
 
 
+class Indexed(nn.Module):
+    """A table whose rows are picked by an index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(ROWS, 3))
+
+    def forward(self, ids: Tensor) -> Any:
+        return self.weight[ids].sum(1)
+
+
 class Small(nn.Module):
     """A table that has fewer rows than a step looks up."""
 
@@ -137,6 +148,7 @@ FAMILIES: dict[Callable[[], nn.Module], tuple[int, int]] = {
     Twice: (0, 0),
     Scaled: (0, 0),
     Moved: (1, 0),
+    Indexed: (0, 0),
     Small: (1, 0),
 }
 

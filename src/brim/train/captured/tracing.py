@@ -337,7 +337,8 @@ class _Noted:
             target = node.target
             if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
                 continue
-            if {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(target.tags):
+            depends = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+            if depends & set(target.tags) and not _picks_by_number(node, target):
                 raise NotCapturable(f"{target} gives what depends on the samples' values")
             if torch.Tag.nondeterministic_seeded in target.tags and not _drops_nothing(node):
                 self._take_draw(node, target)
@@ -553,6 +554,14 @@ def _references(arguments: list[Any]) -> Iterator[list[Any]]:
 def _is_empty(node: fx.Node) -> bool:
     target = node.target
     return isinstance(target, torch._ops.OpOverload) and target._schema.name in _EMPTY
+
+
+def _picks_by_number(node: fx.Node, target: torch._ops.OpOverload) -> bool:
+    """Return whether a call picks rows by their numbers: by a mask, their count would vary."""
+    if target is not torch.ops.aten.index.Tensor:
+        return False
+    places = [place for place in node.args[1] if place is not None]
+    return all(place.meta["tensor_meta"].dtype in (torch.int64, torch.int32) for place in places)
 
 
 def _drops_nothing(node: fx.Node) -> bool:
