@@ -207,7 +207,7 @@ def test_what_ends_a_wait(message: Any, result: type) -> None:
     assert follow(worker.poll(), message)[1] is result
 
 
-def test_a_death_ends_steps_and_no_wait_for_dismissal() -> None:
+def test_death_ends_steps_and_no_wait_for_dismissal() -> None:
     """Else the last rank 0 would leave without the lines of its script behind the loop."""
     worker, drop = in_round("w1", "w2"), DropStep(round=1)
     assert follow(worker.arrive(3, "blocks"), drop)[1] is RoundChanged

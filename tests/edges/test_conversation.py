@@ -182,8 +182,9 @@ def test_a_silent_master_is_killed_by_its_keeper(monkeypatch: pytest.MonkeyPatch
 def slow_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Master, Keeper]:
     """A master that is alive and says nothing yet, and its keeper."""
     monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.01)
+    (tmp_path / "logs").mkdir()
     master = Master()
-    return master, Keeper([], tmp_path / "master.log", lambda *_, **__: master)
+    return master, Keeper([], tmp_path, lambda *_, **__: master)
 
 
 def test_a_kept_master_may_start_slowly(
@@ -226,8 +227,9 @@ def test_kept_master_that_does_nothing_is_killed(
     clock, work = VirtualClock(1.0), itertools.count()
     monkeypatch.setattr("brim.agent.keeper.monotonic", clock.now)
     monkeypatch.setattr("brim.agent.keeper.work_of", lambda _: str(next(work)))
+    (tmp_path / "logs").mkdir()
     master = Master()
-    keeper = Keeper([], tmp_path / "master.log", lambda *_, **__: master)
+    keeper = Keeper([], tmp_path, lambda *_, **__: master)
     for _ in range(10):
         clock.advance(200.0)
         keeper.mind_silence()

@@ -144,11 +144,17 @@ def test_too_few_micro_batches_for_processes_are_refused() -> None:
     [
         (
             {"image": "a:1", "mode": None, "gang": None},
-            "--image: got 'a:1', need none: jobs of this",
+            "--image: got 'a:1', need no such option: jobs of this",
         ),
-        ({"image": None, "mode": "planned", "gang": True}, "--mode: got 'planned', need none"),
-        ({"image": None, "mode": None, "gang": True}, "--gang: got the option, need none"),
-        ({"processes_per_worker": 8}, "--processes-per-worker: got 8, need none"),
+        (
+            {"image": None, "mode": "planned", "gang": True},
+            "--mode: got 'planned', need no such option",
+        ),
+        (
+            {"image": None, "mode": None, "gang": True},
+            "--gang: got the option, need no such option",
+        ),
+        ({"processes_per_worker": 8}, "--processes-per-worker: got 8, need no such option"),
     ],
 )
 def test_pod_choices_need_pods(options: dict[str, Any], expected: str) -> None:

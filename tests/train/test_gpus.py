@@ -81,8 +81,18 @@ def test_gpus_of_other_jobs_are_skipped(
 ) -> None:
     seen.setattr(torch.cuda, "device_count", lambda: 3)
     seen.setattr(host_gpus, "_take", lambda gpu: gpu not in taken_gpu)
+    seen.setattr(host_gpus, "_TO_BE_FREED", 0.05)
     gpus.take_own_gpu(1)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == expected_gpu
+
+
+def test_gpu_of_a_dead_worker_is_waited_for(seen: pytest.MonkeyPatch) -> None:
+    """The kernel still clears its worker away."""
+    looks: list[str] = []
+    seen.setattr(torch.cuda, "device_count", lambda: 2)
+    seen.setattr(host_gpus, "_take", lambda gpu: looks.append(gpu) or looks == ["1", "0", "1", "0"])
+    gpus.take_own_gpu(1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_gpus_are_taken_until_process_end() -> None:

@@ -158,6 +158,6 @@ def test_average_in_place_of_a_schedule_is_named() -> None:
     model = nn.Linear(2, 1)
     average = nn.Module()
     average.register_buffer("step", torch.tensor(0))  # as ema-pytorch counts
-    with pytest.raises(SpecError, match="got an object of Module, need a scheduler") as raised:
+    with pytest.raises(SpecError, match="got a Module, need a scheduler") as raised:
         new_job(sgd(model), model, average)
     assert 'job.register_state("average", average)' in raised.value.hint

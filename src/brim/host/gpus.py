@@ -7,8 +7,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from brim.host.clock import monotonic, sleep
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _GPUS = Path("/proc/driver/nvidia/gpus")
+# seconds for the kernel to clear a dead worker away, which it does behind all who compute
+_TO_BE_FREED = 3.0
+_POLL_INTERVAL = 0.02
 _names_taken: list[socket.socket] = []  # names that are this process's as long as it lives
 
 
@@ -31,12 +36,20 @@ def take_gpu(place: int, gpus: Sequence[str]) -> str:
 
     Args:
         place: of a worker among those of its agent: it takes the GPU of this place, or the next
-            that nobody has; where all are taken, it shares that of its place.
+            that nobody has; where all are taken, it shares that of its place. If there are as many
+            GPUs as places, one may be a dead worker's: it is waited for.
         gpus: that can be seen, at least one.
     """
     first = place % len(gpus)
     candidates = [*gpus[first:], *gpus[:first]]
-    return next(filter(_take, candidates), candidates[0])
+    deadline = monotonic() + (_TO_BE_FREED if place < len(gpus) else 0.0)
+    while True:
+        for gpu in candidates:
+            if _take(gpu):
+                return gpu
+        if monotonic() >= deadline:
+            return candidates[0]
+        sleep(_POLL_INTERVAL)
 
 
 def _take(gpu: str) -> bool:

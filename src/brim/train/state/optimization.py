@@ -482,7 +482,7 @@ def _interval_of(scheduler: Any, interval: str | None) -> str:
     if not callable(step) or not hasattr(scheduler, "state_dict") or is_other:
         raise SpecError(
             "scheduler",
-            got=f"an object of {type(scheduler).__name__}",
+            got=f"a {type(scheduler).__name__}",
             need="a scheduler of torch.optim.lr_scheduler",
             hint='job.register_state("average", average) for an average of the weights, and other '
             "models in a list with the first: brim.join([model, other], optimizer)"
@@ -492,7 +492,7 @@ def _interval_of(scheduler: Any, interval: str | None) -> str:
     if _needs_epoch(step):
         raise SpecError(
             "scheduler",
-            got=f"an object of {type(scheduler).__name__}, whose step() takes the epoch",
+            got=f"a {type(scheduler).__name__}, whose step() takes the epoch",
             need="one whose step() takes nothing, as those of torch.optim.lr_scheduler",
             hint='job.register_state("scheduler", scheduler), and scheduler.step(epoch) as the '
             "first line of `for epoch in job.epochs(N):`",
