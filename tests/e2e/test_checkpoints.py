@@ -129,7 +129,7 @@ def test_a_lost_host_resumes_from_object_storage(tmp_path: Path, s3: ObjectStore
     s3.clear()
     calm = undisturbed(*JOB)
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
-    stop = ("--faults", "term rank 0 at step 50; term rank 0 at step 55")
+    stop = ("--faults", "term rank 0 at step 30; term rank 0 at step 35")
     with started(tmp_path / "run", *COMMAND, "--workers", "2", *options, *stop) as run:
         assert run.finish()["exit"] == "suspended"
     stopped_at = run.steps()[-1]["step"]

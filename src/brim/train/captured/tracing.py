@@ -560,7 +560,8 @@ def _picks_by_number(node: fx.Node, target: torch._ops.OpOverload) -> bool:
     """Return whether a call picks rows by their numbers: by a mask, their count would vary."""
     if target is not torch.ops.aten.index.Tensor:
         return False
-    places = [place for place in node.args[1] if place is not None]
+    given_places: Any = node.args[1]
+    places = [place for place in given_places if place is not None]
     return all(place.meta["tensor_meta"].dtype in (torch.int64, torch.int32) for place in places)
 
 
