@@ -84,7 +84,7 @@ def test_room_for_contributions_is_had_early() -> None:
 keep_what_is_freed()
 have_room([ones(2)], copies=4)
 faults = faults_of(step)  # no other step before
-assert faults < 8 * 96, faults  # of 256 pages in each MiB; what is aligned may not fit
+assert faults < 8 * 160, faults  # of 256 pages in each MiB: what is aligned may not fit
 before = resident_mib()
 have_room([ones(64)], copies=4)  # of a large model
 assert resident_mib() < before + 72
