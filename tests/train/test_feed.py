@@ -28,10 +28,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from brim.data import Tensors
 from brim.data.feed import Feed, MicroBatchRequest, Read, Reads
+from brim.data.repeatable import digest_of, is_same
 from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
+from brim.train.samples import to_device
 
 SIZE, BATCH, PARTS = 20, 8, 2
 
@@ -456,6 +458,35 @@ class OnePlace(IterableDataset[int]):
 
     def __next__(self) -> int:
         raise StopIteration
+
+
+class ByRows(dict[str, Any]):
+    """A mapping that does not iterate over its keys, as a TensorDict."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("iteration over a single row")
+
+
+def test_mappings_are_read_by_their_keys() -> None:
+    sample = ByRows(inputs=torch.ones(2))
+    assert digest_of(sample) == digest_of({"inputs": torch.ones(2)})
+    assert is_same(sample, ByRows(inputs=torch.ones(2)))
+    assert not is_same(sample, ByRows(inputs=torch.zeros(2)))
+    with pytest.raises(SpecError, match="got a ByRows of 'inputs', need one dataset") as refused:
+        Feed(sample, seed=0)
+    assert refused.value.hint == "data['inputs']"
+
+
+class Graphs:
+    """A batch that is neither a tensor nor a mapping, as one of graphs."""
+
+    def to(self, device: torch.device) -> torch.device:
+        return device
+
+
+def test_batches_of_other_kinds_are_moved() -> None:
+    device = torch.device("meta")
+    assert to_device([Graphs()], device) == [device]
 
 
 class Sizeless(Dataset[int]):

@@ -18,7 +18,14 @@ from brim.errors import SpecError
 from brim.host.process import exit_on_sigterm
 from brim.runs import completing
 from brim.runs.directories import RunDirectory, claim, holds_run, new_run_dir
-from brim.runs.options import HEARTBEAT, build_spec, option, options_given, run_options
+from brim.runs.options import (
+    HEARTBEAT,
+    SUMMARY_FILE,
+    build_spec,
+    option,
+    options_given,
+    run_options,
+)
 from brim.runs.starting import make_ready, make_ready_anyhow
 from brim.runs.training_file import check_training_file
 from brim.runs.values import Value
@@ -64,13 +71,7 @@ _OF_A_JOB = {*_WITHOUT_FILE, "file", "auto_resume", "rejoin_timeout"}
     "the newest checkpoint; none where no agent is left.",
 )
 @HEARTBEAT
-@option(
-    "--summary-file",
-    type=click.Path(path_type=Path),
-    metavar="F",
-    help="Write the summary of the run to this file when it ends, as JSON. In a container of "
-    "Kubernetes: /dev/termination-log.",
-)
+@SUMMARY_FILE
 @run_options
 @click.pass_context
 def master(

@@ -16,15 +16,20 @@ from brim.domain.options import Kind, whole
 from brim.errors import SpecError
 from brim.host.gpus import visible_gpus
 from brim.runs import completing
-from brim.runs.options import ADDRESS, COMMAND, option, options_given, scheduled_options
+from brim.runs.options import (
+    ADDRESS,
+    COMMAND,
+    SUMMARY_FILE,
+    option,
+    options_given,
+    scheduled_options,
+)
 from brim.runs.starting import require_train_extra
 from brim.runs.values import Value
 
 _AUTOMATIC = "auto"
 _MOST_PODS = 10_000
 _MOST_WORKERS = 256  # of a pod
-
-
 _WORKERS = whole(minimum=1, maximum=_MOST_WORKERS)
 
 
@@ -85,13 +90,7 @@ def _read_failures(text: str, option: str) -> int | None:
     show_default=True,
     help="Write the run's records to this directory of the first pod.",
 )
-@option(
-    "--summary-file",
-    type=click.Path(path_type=Path),
-    metavar="F",
-    help="Write the summary of the run to this file when it ends, as JSON. In a container of "
-    "Kubernetes: /dev/termination-log.",
-)
+@SUMMARY_FILE
 @scheduled_options
 @click.pass_context
 def pod(

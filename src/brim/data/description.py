@@ -354,12 +354,12 @@ def _order_of_a_stream(
 def _size(data: Any) -> int:
     """Samples of a map-style dataset."""
     if isinstance(data, Mapping):
-        names = ", ".join(repr(name) for name in list(data)[:4])
+        names = [*data.keys()] or ["train"]
         raise SpecError(
             "data",
-            got=f"a {type(data).__name__} of {names}",
+            got=f"a {type(data).__name__} of {', '.join(map(repr, names[:4]))}",
             need="one dataset",
-            hint=f"data[{next(iter(data), 'train')!r}]",
+            hint=f"data[{names[0]!r}]",
         )
     size = (
         _length(data)

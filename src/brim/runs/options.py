@@ -176,6 +176,13 @@ HEARTBEAT = option(
     metavar="F",
     help="Touch this file once a second, for supervisors of this process; it says ready or waiting.",
 )
+SUMMARY_FILE = option(
+    "--summary-file",
+    type=click.Path(path_type=Path),
+    metavar="F",
+    help="Write the summary of the run to this file when it ends, as JSON. In a container of "
+    "Kubernetes: /dev/termination-log.",
+)
 COMMAND = "brim.command"  # of a context: the words of a command, where they were named otherwise
 STATE_VARIABLE = "BRIM_HOME"
 STATE = click.option(

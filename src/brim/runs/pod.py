@@ -146,6 +146,30 @@ def take_part(place: PodPlace, *, job: Path | None, summary: Path | None) -> int
     return status
 
 
+def exit_status(outcome: str, codes: Sequence[int], *, is_leaving: bool) -> int:
+    """Return the exit status of a pod, by which its Job decides about another one.
+
+    Args:
+        outcome: of the run; empty where it has not ended, or the first pod alone knows.
+        codes: exit statuses of the pod's processes, the master's first.
+        is_leaving: it was asked to end.
+
+    >>> exit_status("done", [0, 0], is_leaving=True), exit_status("failed", [1], is_leaving=False)
+    (0, 1)
+    >>> exit_status("", [0], is_leaving=True), exit_status("", [2, 0], is_leaving=False)
+    (143, 2)
+    >>> exit_status("", [0], is_leaving=False), exit_status("", [-9, 0], is_leaving=False)
+    (0, 75)
+    """
+    if outcome:
+        return DONE if outcome == "done" else FAILED
+    if is_leaving:
+        return LEFT
+    if USAGE in codes:
+        return USAGE
+    return DONE if codes[0] == 0 else TRY_AGAIN
+
+
 @dataclass(slots=True)
 class _PodProcesses:
     """The processes of a pod; their parent is the first process of the container.
@@ -224,14 +248,11 @@ class _PodProcesses:
                 os.kill(pid, number)
 
     def _status(self) -> int:
-        if outcome := self._outcome():
-            return DONE if outcome == "done" else FAILED
-        if self._is_leaving:
-            return LEFT
-        if USAGE in self._codes.values():
-            return USAGE
-        last = self._codes[next(iter(self.commands))]
-        return DONE if last == 0 else TRY_AGAIN
+        return exit_status(
+            self._outcome(),
+            [self._codes[role] for role in self.commands if role in self._codes],
+            is_leaving=self._is_leaving,
+        )
 
     def _outcome(self) -> str:
         """Return how the run ended; empty where it has not, or the first pod knows."""
