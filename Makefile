@@ -15,6 +15,7 @@ $(BIN)/uv:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
 
 $(VENV)/.all: $(BIN)/uv pyproject.toml lab/pyproject.toml constraints.txt
+	@echo "installing brim and what it needs into $(VENV): a minute or more, 6.6 GB, most of it torch"
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all]' -e lab
 	touch $@
 
@@ -22,6 +23,7 @@ $(VENV)/.all: $(BIN)/uv pyproject.toml lab/pyproject.toml constraints.txt
 demo: $(VENV)/.all
 	$(BIN)/brim train examples/01-first-job/flights.py --workers 4 \
 	    --faults "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
+	@echo "the same weights without faults: $(BIN)/brim train examples/01-first-job/flights.py --workers 1"
 
 # Tests wait half of their time for processes, so two of them share a processor; a file is one worker's.
 PYTEST := $(BIN)/python -m pytest -n $(shell echo $$((2 * $$(nproc)))) --dist loadfile --no-loadscope-reorder
@@ -45,7 +47,7 @@ test-long: $(VENV)/.all
 # CASES=long: further cases. An interrupt ends their cluster as well.
 CASES := not long
 NODE_TESTS := tests/kubernetes/test_cluster.py tests/e2e/test_experiments_on_nodes.py tests/e2e/test_guide_on_nodes.py \
-    tests/e2e/test_job_on_nodes.py
+    tests/e2e/test_job_on_nodes.py tests/e2e/test_trainjobs_on_nodes.py
 test-nodes: $(VENV)/.all
 	$(BIN)/python -m brim_lab.kubernetes up --nodes 3 --resource example.com/gpu=8
 	trap : INT; BRIM_TEST_NEED_CLUSTER=1 $(BIN)/python -m pytest -m "$(CASES)" $(NODE_TESTS); \

@@ -25,6 +25,7 @@ from brim.wire.cluster import (
     Times,
     UsageRow,
     UsageView,
+    WorkerStack,
 )
 
 DEVICES = 8  # of a node
@@ -45,6 +46,7 @@ class MadeUpScheduler:
     """
 
     is_elsewhere = False
+    namespace = None
     address = "http://127.0.0.1:1"
 
     def __init__(self, *, jobs: int, nodes: int, markup: str = "") -> None:
@@ -121,6 +123,10 @@ class MadeUpScheduler:
                 finish_after=None,
             )
         ]
+
+    def stacks(self, job: str) -> list[WorkerStack]:
+        line = f'  File "job.py", line 3, in loss{self._markup}'
+        return [WorkerStack(worker="w1 (rank 0)", stack=line), WorkerStack(worker="w2", stack="")]
 
     def cancel(self, job: str) -> JobView:
         self.asked.append(f"cancel {job}")

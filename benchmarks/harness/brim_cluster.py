@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from benchmarks.harness import waiting
 from brim.client import Client
@@ -144,6 +145,10 @@ class BrimCluster:
     def brim(self, *words: str) -> str:
         """The output of one of brim's verbs, as its user would type it."""
         return self._driver.call(*words).stdout
+
+    def start(self, *words: str, output: IO[bytes]) -> subprocess.Popen[str]:
+        """Start a verb that goes on, and has all it prints written to a file."""
+        return self._driver.start(*words, stdout=output, stderr=output)
 
     def warm_up(self, kind: Kind) -> None:
         """Run a short job: its node has then imported the packages of jobs, as that of a scheduler

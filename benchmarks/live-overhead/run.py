@@ -8,21 +8,18 @@ import argparse
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from benchmarks.harness.asking import percentiles, scheduler_of, share, stepping, timed
 from benchmarks.harness.brim_cluster import BrimCluster, Kind, Learnt
 from benchmarks.harness.report import Report, interval, table
 from benchmarks.harness.speed import Speed, by_brim_train, in_turns, under_scheduler
 from benchmarks.harness.waiting import MICRO_BATCHES
-from brim.client import Client
 from brim.domain.measuring import Measured
-from brim.storage.contact import read_scheduler_contact
 from brim.wire.cluster import Submit
 
 BENCHMARK = Path(__file__).parent
@@ -76,12 +73,6 @@ class Found:
     speeds: list[Pairs] = field(default_factory=list)
 
 
-def timed(function: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
-
-
 def under_load(size: Size, found: Found, report: Report) -> None:
     """So many jobs, of which some run and the others wait, half of them with a deadline."""
     learnt = Learnt(
@@ -118,29 +109,6 @@ def under_load(size: Size, found: Found, report: Report) -> None:
         found.load = {"share": busy, "cycles": view.cycles, "looks": view.looks}
 
 
-def scheduler_of(cluster: BrimCluster) -> psutil.Process:
-    contact = read_scheduler_contact(cluster.state)
-    if contact is None:
-        raise RuntimeError("the scheduler is gone")
-    return psutil.Process(contact.pid)
-
-
-def stepping(client: Client) -> int:
-    return sum(view.state == "running" and view.step > 0 for view in client.jobs())
-
-
-def share(process: psutil.Process, seconds: float) -> float:
-    """The part of one processor that a process uses."""
-
-    def used() -> float:
-        times = process.cpu_times()
-        return float(times.user + times.system)
-
-    used_before, started = used(), time.monotonic()
-    time.sleep(seconds)
-    return (used() - used_before) / (time.monotonic() - started)
-
-
 def pairs(number: int, size: Size) -> Pairs:
     """The same job alone and under a scheduler of its own, in turns; the order of their starts
     changes with each cluster.
@@ -164,11 +132,6 @@ def pairs(number: int, size: Size) -> Pairs:
         tuple(plain_turn for plain_turn, _ in found),
         tuple(scheduled_turn for _, scheduled_turn in found),
     )
-
-
-def percentiles(values: list[float]) -> list[str]:
-    ordered = sorted(1000.0 * value for value in values)
-    return [f"{statistics.median(ordered):.1f}", f"{ordered[round(0.99 * (len(ordered) - 1))]:.1f}"]
 
 
 def tell(report: Report, size: Size, found: Found) -> dict[str, Any]:

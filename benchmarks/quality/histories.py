@@ -21,6 +21,7 @@ def measure(path: str, model: str, seed: int) -> dict[str, dict[str, Any]]:
         "plain torch": plain(*common),
         "brim, 1 worker": brim(*common, "--workers", "1"),
         "brim, 4 workers": brim(*common, "--workers", "4"),
+        "brim, 1, --capture": brim(*common, "--workers", "1", "--capture"),
         "brim, 1, --no-exact": brim(*common, "--workers", "1", "--no-exact"),
     }
 
@@ -40,20 +41,24 @@ def main() -> None:
             report.say(f"{model}, seed {seed}")
             for side, result in measure(arguments.path, model, seed).items():
                 results.setdefault(side, []).append(result)
-        torch_loop, lone_run, four, inexact = results.values()
-        is_same = [a["digest"] for a in lone_run] == [b["digest"] for b in four]
+        torch_loop, lone_run, four, captured, inexact = results.values()
+        digests = [[run["digest"] for run in side] for side in (lone_run, four, captured)]
+        is_same = digests[0] == digests[1] == digests[2]
         gaps = [abs(a["auc"] - b["auc"]) for a, b in zip(torch_loop, lone_run, strict=True)]
         failed |= not is_same or sum(gaps) / len(gaps) > MARGIN
         aucs = [spread([result["auc"] for result in side], digits=4) for side in results.values()]
         quality.append([model, *aucs, is_same])
         speed.append(
-            [model, *(ratio(times(torch_loop), times(side)) for side in (lone_run, inexact))]
+            [
+                model,
+                *(ratio(times(torch_loop), times(side)) for side in (lone_run, captured, inexact)),
+            ]
         )
         data[model] = results
     report.add("## Test AUC after one epoch, median (lowest to highest) of the seeds\n")
-    report.add(table(["model", *results, "1 = 4, bit for bit"], quality))
+    report.add(table(["model", *results, "1 = 4 = captured, bit for bit"], quality))
     report.add("## Speed of one worker against the plain loop (its time over ours, medians)\n")
-    report.add(table(["model", "exact", "--no-exact"], speed))
+    report.add(table(["model", "exact", "exact, --capture", "--no-exact"], speed))
     if not arguments.quick:
         report.write({"results": data}, name="histories")
     if failed:

@@ -303,7 +303,7 @@ def main() -> None:
         case "quality":
             data = quality(report, found or {"digits": digits()}, 1 if options.quick else 5, rounds)
         case "cost":
-            data = cost(report, found or {"digits": digits()}, 1 if options.quick else 3, rounds)
+            data = cost(report, found or {"digits": digits()}, 1 if options.quick else 5, rounds)
         case _:
             data = lives(report, range(1 if options.quick else 50))
     if not options.quick and not options.table:

@@ -63,7 +63,10 @@ NAVIGATION: dict[str, dict[str, list[str]]] = {
         "CTR engineer": [f"docs/guides/{page}" for page in ("embeddings", "asynchronous", "serving")],
         "Administrator": [
             "docs/many-jobs",
-            *(f"docs/guides/{page}" for page in ("cluster", "services", "dashboard", "watching")),
+            *(f"docs/guides/{page}" for page in (
+                "cluster", "submitting", "nodes", "tenants", "clients", "upkeep", "failures", "services", "dashboard",
+                "watching",
+            )),
             *(f"docs/guides/{page}" for page in ("several-hosts", "kubernetes", "kubeflow-trainer", "slurm", "chaos")),
             "deploy/README",
             "SECURITY",

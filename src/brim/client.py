@@ -45,6 +45,7 @@ from brim.wire.cluster import (
     Token,
     UsageView,
     Window,
+    WorkerStack,
 )
 from brim.wire.https import (
     connection_to,
@@ -77,6 +78,10 @@ T = TypeVar("T")
 
 class _AnswerLost(EnvironmentFault):
     """The request's answer is lost: the scheduler may or may not have carried it out."""
+
+
+class _NotNow(EnvironmentFault):
+    """The scheduler answers that it cannot do this now."""
 
 
 class TokenRefused(EnvironmentFault):
@@ -188,6 +193,11 @@ class Client:
     def address(self) -> str:
         """The URL of the scheduler, as it is now."""
         return self._reach().url
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of Kubernetes whose jobs these are; None: a scheduler has them."""
+        return None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -345,6 +355,14 @@ class Client:
         """Have each replica of a service replaced, one after the other, once its successor is ready."""
         return self._change("POST", f"{_path(job)}/restart", JobView)
 
+    def stacks(self, job: str) -> list[WorkerStack]:
+        """Return where the Python code of each worker of a job is now.
+
+        Raises:
+            EnvironmentFault: the job does not run, or runs a command of its own.
+        """
+        return self._call("GET", f"{_path(job)}/stacks", list[WorkerStack])
+
     def any_kind(self, job: str) -> JobView:
         """Let an exact job that waits for nodes of the kind on which it began go on on any.
 
@@ -443,7 +461,9 @@ class Client:
         contact = read_scheduler_contact(self._state_dir)
         if contact is None or not contact.is_alive:
             raise EnvironmentFault(
-                f"no scheduler runs in {self._state_dir}: brim up starts one", retryable=True
+                f"no scheduler runs in {self._state_dir} (--state or BRIM_HOME names another "
+                "directory): brim up starts one",
+                retryable=True,
             )
         scheme = "https" if contact.authority else "http"
         url = f"{scheme}://{joined_address(contact.host, contact.port)}"
@@ -501,7 +521,9 @@ class Client:
                 return answer
 
     def _absence_note(self, error: EnvironmentFault, seconds: float) -> str:
-        """Return the notice for a waiting user while the scheduler is away."""
+        """Return the notice for a waiting user while the scheduler is away, or refuses."""
+        if isinstance(error, _NotNow):
+            return f"{error}; waiting"
         contact = None if self._fixed else read_scheduler_contact(self._state_dir)
         if self._fixed or (contact and contact.is_alive):
             problem = str(error)
@@ -661,7 +683,9 @@ def _refusal(problem: Problem, status: int) -> Exception:
         return SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
     if status == http.HTTPStatus.UNAUTHORIZED:
         return TokenRefused(problem.detail)
-    return EnvironmentFault(problem.detail, retryable=status == http.HTTPStatus.SERVICE_UNAVAILABLE)
+    if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+        return _NotNow(problem.detail, retryable=True)
+    return EnvironmentFault(problem.detail)
 
 
 def _path_of_token(tenant: str) -> str:
@@ -739,6 +763,18 @@ def renew(run_dir: Path) -> None:
         EnvironmentFault: the run is not alive, or no service.
     """
     _ask(run_dir, "renew")
+
+
+def stacks(run_dir: Path) -> dict[str, str]:
+    """Return where the Python code of each worker is now, as in a traceback, by the worker's name.
+
+    Empty for one that did not answer. Of each process, the main thread is shown. Questions within
+    a second get one answer.
+
+    Raises:
+        EnvironmentFault: the run is not alive, or runs a command of its own.
+    """
+    return {str(name): str(text) for name, text in _ask(run_dir, "stacks").items()}
 
 
 def suspend(run_dir: Path) -> None:

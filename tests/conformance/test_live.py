@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from brim.backends import live
 from brim.backends.processes import Launch
 from brim.coordination.cluster.reconcile import ByNode, Start
 from brim.coordination.cluster.scheduled_jobs import Decided, Looked
@@ -401,6 +402,34 @@ def test_an_unresponsive_master_blocks_no_other_job(
     run(story())
     # The fourth device of job-1 is nobody else's: it may have heard.
     assert world.processes.of("job-2").asked == ["start 3", "resize 4"]
+
+
+def test_stuck_masters_of_a_tenant_leave_others_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_MOST_QUESTIONS", 2)
+    world = LiveWorld(Cluster.parse("1x8"), 0, tmp_path)
+    for tenant in ("ads", "ads", "ads", "web"):
+        world.submit(tenant=tenant)
+    give(world, job_1=1, job_2=1, job_3=1, job_4=1)
+    world.settle()
+    resize, questions = world.processes.resize, list[str]()
+
+    async def only_of_web(launch: Launch, workers: ByNode) -> None:
+        questions.append(launch.job)
+        if launch.job != "job-4":
+            await asyncio.sleep(3600.0)
+        await resize(launch, workers)
+
+    async def story() -> None:
+        snapshot = await world.backend.observe()
+        plan = {f"job-{k}": 2 for k in (1, 2, 3, 4)}
+        await world.backend.apply(on_nodes(snapshot, Decision(workers=plan)))
+
+    monkeypatch.setattr(world.processes, "resize", only_of_web)
+    run(story())
+    assert questions == ["job-1", "job-2", "job-4"]
+    assert world.processes.of("job-4").asked == ["start 1", "resize 2"]
 
 
 def test_answers_of_ended_processes_are_ignored(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.coordination.cluster.metering import Charge
-from brim.coordination.cluster.scheduled_jobs import Decided, Looked, ScheduledJobs
+from brim.coordination.cluster.scheduled_jobs import Decided, Described, Looked, ScheduledJobs
 from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.schedule import Decision
 from brim.domain.tenancy import Tenant
-from brim.domain.usage import bounds_of, by_month, month_of, parse_month, shares_of
+from brim.domain.usage import RecentUse, bounds_of, by_month, month_of, parse_month, shares_of
 from brim.errors import SpecError
 from coordination.scheduled import Transcript
 
@@ -33,6 +35,7 @@ class Metered(Transcript):
         self.shares: dict[str, Counter[str]] = {}
         self.charges = 0
         self.counted: float | None = None
+        self.recent: RecentUse | None = None
 
     def decide(self, now: float, **workers: int) -> None:
         counts = {name.replace("_", "-"): count for name, count in workers.items()}
@@ -52,6 +55,7 @@ class Metered(Transcript):
             if isinstance(charge, Charge):
                 self.charges += 1
                 self.counted = charge.counted
+                self.recent = charge.recent
                 for (month, _, _, job), seconds in charge.used.items():
                     self.used[month, job] = self.used.get((month, job), 0.0) + seconds
                 for (_, tenant), shares in charge.shares.items():
@@ -61,7 +65,11 @@ class Metered(Transcript):
     def restart(self) -> None:
         """A new scheduler goes on with what was written down."""
         self.jobs = ScheduledJobs(
-            self.jobs.jobs.values(), self.jobs.spec, self.lessons, counted=self.counted
+            self.jobs.jobs.values(),
+            self.jobs.spec,
+            self.lessons,
+            counted=self.counted,
+            recent=self.recent,
         )
 
 
@@ -162,6 +170,57 @@ def test_nobody_pays_before_anything_was_counted() -> None:
     jobs.look(NOVEMBER + 1000.0, job_1=6)
     jobs.look(NOVEMBER + 1010.0, job_1=Seen(alive=False, outcome="done"))
     assert jobs.used == {("2026-11", "job-1"): 60.0}
+
+
+def test_clock_of_1970_charges_no_decades() -> None:
+    """The host has booted in 1970; nodes, and a job on them, survive its next boot."""
+    jobs = running(start=1000.0)
+    jobs.hear(Described(replace(jobs.jobs.spec, usage_half_life=3600.0)), 1000.0)
+    jobs.look(1060.0, job_1=6)
+    assert jobs.recent is not None
+    borrowed = jobs.recent.borrowed["ads"]
+    jobs.restart()
+    jobs.look(NOVEMBER, job_1=6)
+    details = [command.detail for command in jobs.commands if isinstance(command, Change)]
+    assert details == ["20,758 days without a scheduler: was the clock wrong?"]
+    assert jobs.jobs.recent is not None
+    assert jobs.jobs.recent.borrowed["ads"] == pytest.approx(borrowed)
+    jobs.look(NOVEMBER + 10.0, job_1=Seen(alive=False, outcome="done"))
+    assert jobs.used == {("1970-01", "job-1"): 360.0, ("2026-11", "job-1"): 60.0}
+    assert jobs.shares["ads"]["owned"] == 4 * 70.0
+
+
+def test_clock_that_was_set_meanwhile_loses_no_usage() -> None:
+    """The scheduler's own clock began in 1970, and that of its host was set right."""
+    jobs, ahead = running(start=1000.0), NOVEMBER
+    jobs.look(1060.0, set_by=ahead, job_1=6)
+    assert jobs.counted == NOVEMBER + 1060.0
+    jobs.restart()
+    jobs.look(NOVEMBER + 1160.0, job_1=6)
+    assert not any(isinstance(command, Change) for command in jobs.commands)
+    jobs.look(NOVEMBER + 1161.0, job_1=Seen(alive=False, outcome="done"))
+    assert jobs.used == {("2026-11", "job-1"): 6 * 161.0}
+
+
+def test_recent_use_survives_a_restart_and_fades() -> None:
+    jobs = running()
+    assert running().recent is None, "nobody asks for it"
+    jobs.hear(Described(replace(jobs.jobs.spec, usage_half_life=3600.0)), NOVEMBER)
+    for minute in range(1, 61):
+        jobs.look(NOVEMBER + 60.0 * minute, job_1=6)  # 2 of them are borrowed
+    assert jobs.recent is not None
+    assert jobs.recent.borrowed == {"ads": pytest.approx(1.0)}
+    jobs.restart()
+    jobs.look(NOVEMBER + 7200.0, job_1=6)
+    assert jobs.jobs.recent is not None
+    assert jobs.jobs.recent.borrowed == {"ads": pytest.approx(1.5)}, "it went on meanwhile"
+    jobs.look(NOVEMBER + 7200.1, job_1=Seen(alive=False, outcome="done"))
+    jobs.restart()
+    jobs.look(NOVEMBER + 10_800.1)
+    assert jobs.jobs.recent.borrowed == {"ads": pytest.approx(0.75, abs=0.001)}
+    jobs.hear(Described(replace(jobs.jobs.spec, usage_half_life=None)), NOVEMBER + 10_801.0)
+    jobs.look(NOVEMBER + 10_900.0)
+    assert jobs.jobs.recent is jobs.recent is None
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,17 @@ def test_a_job_that_gives_way_is_preempted() -> None:
     assert told(jobs) == [("all", "job-1", "preempted")]
 
 
+def test_preemptions_have_the_reason_of_the_plan() -> None:
+    jobs = with_a_running_job()
+    drained = Reason.NODE_DRAINED, "node0 is drained"
+    jobs.hear(Decided(Decision(workers={}, reasons={"job-1": drained})), 2.0)
+    look(jobs, 2.0, {"job-1": running(2)})
+    jobs.hear(Answered(Suspend("job-1")), 2.1)
+    look(jobs, 2.2, {"job-1": Seen(alive=False, step=2)})
+    (command,) = (command for command in jobs.commands if isinstance(command, Notify))
+    assert command.notification.detail == "node0 is drained"
+
+
 @pytest.mark.parametrize("wish", ["hold", "drain"])
 def test_wished_pauses_are_not_preemptions(wish: str) -> None:
     jobs = with_a_running_job()

@@ -517,7 +517,7 @@ def test_what_does_not_go_on_says_why(transcript: Transcript) -> None:
     for moment, event, _ in TABLES[name]:
         transcript.hear(event, moment)
     job = transcript.known["job-1"]
-    assert job.problem == "5 starts in a row came to nothing, the last: its processes died"
+    assert job.problem == "5 starts in a row made no progress; the last: its processes died"
     assert (job.life.phase, job.ended, job.workers) == (Phase.FAILED, 11.0, 0)
 
 
@@ -736,7 +736,7 @@ def test_a_job_reports_once_waiting_for_one_kind() -> None:
     full = (Reason.CLUSTER_FULL, "no device is free")
     jobs.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
     jobs.hear(Decided(Decision(workers={}, reasons={"job-1": decision_reason})), 4.0)
-    assert jobs.story.count("job-1 waits") == 2
+    assert jobs.story.count("job-1 waits") == 3, "for devices, and again for those of one kind"
     (note,) = [command for command in jobs.commands if isinstance(command, Change)]
     assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", decision_reason[1])
 

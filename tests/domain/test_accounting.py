@@ -131,7 +131,7 @@ def test_positions_outside_the_epoch_are_found(start: int, stop: int) -> None:
 def test_an_epoch_beyond_the_plan_is_a_problem() -> None:
     ledger = account(run(1, 2, 3, 4, 5, 6), epochs=1)
     assert not ledger.exact
-    assert ledger.problems == ("epoch 2: applied, but the run has 1 epochs",)
+    assert ledger.problems == ("epoch 2: applied, but the run has 1 epoch",)
 
 
 def test_the_ledger_as_json_has_the_public_names() -> None:

@@ -17,7 +17,7 @@ def at(size: int) -> Profile:
 
 def test_a_profile_starts_with_the_first_step() -> None:
     profile = Profile(size=1)
-    assert advance(profile, Measured(), SIZES, now=100.0, deadline=None) == (at(1), "")
+    assert advance(profile, Measured(), SIZES, now=100.0, deadline=None) == (at(1), None)
 
 
 def test_a_close_deadline_shortens_the_profile() -> None:
@@ -25,7 +25,7 @@ def test_a_close_deadline_shortens_the_profile() -> None:
     assert profile == Profile(size=1, since=100.0, until=108.0)
     assert advance(profile, Measured(), SIZES, now=108.0, deadline=180.0) == (
         None,
-        "not at 1 worker: the time for it is over",
+        ("not measured", "at 1 worker: the time for it is over"),
     )
 
 
@@ -36,10 +36,10 @@ def test_each_size_runs_some_steps_and_seconds() -> None:
         measured({2: 12.34}),
     )
     for too_little in (few_steps, short):
-        assert advance(at(2), too_little, SIZES, now=101.0, deadline=None) == (at(2), "")
-    next_profile, sentence = advance(at(2), sufficient, SIZES, now=101.0, deadline=None)
+        assert advance(at(2), too_little, SIZES, now=101.0, deadline=None) == (at(2), None)
+    next_profile, note = advance(at(2), sufficient, SIZES, now=101.0, deadline=None)
     assert next_profile == Profile(size=4, since=101.0, until=160.0)
-    assert sentence == "at 2 workers: 12.3 steps/s"
+    assert note == ("measured", "at 2 workers: 12.3 steps/s")
 
 
 def test_learned_sizes_are_not_measured_again() -> None:
@@ -52,19 +52,25 @@ def test_learned_sizes_are_not_measured_again() -> None:
 def test_profiling_ends_with_the_last_useful_size() -> None:
     assert advance(at(8), measured({4: 5.0, 8: 6.0}), SIZES, now=101.0, deadline=None) == (
         None,
-        "at 8 workers: 6 steps/s",
+        ("measured", "at 8 workers: 6 steps/s"),
     )
     assert advance(at(4), measured({2: 5.0, 4: 5.1}), SIZES, now=101.0, deadline=None) == (
         None,
-        "at 4 workers: 5.1 steps/s, no faster than 2 workers",
+        (
+            "measured",
+            "at 4 workers: 5.1 steps/s, less than 5 % faster than at 5 steps/s with 2 workers",
+        ),
     )
+    _, note = advance(at(4), measured({2: 5.0, 4: 4.0}), SIZES, now=101.0, deadline=None)
+    assert note is not None
+    assert note.detail == "at 4 workers: 4 steps/s, slower than at 5 steps/s with 2 workers"
 
 
 def test_unavailable_sizes_are_given_up() -> None:
-    assert advance(at(4), measured({2: 5.0}), SIZES, now=119.0, deadline=None) == (at(4), "")
-    next_profile, sentence = advance(at(4), measured({2: 5.0}), SIZES, now=121.0, deadline=None)
+    assert advance(at(4), measured({2: 5.0}), SIZES, now=119.0, deadline=None) == (at(4), None)
+    next_profile, note = advance(at(4), measured({2: 5.0}), SIZES, now=121.0, deadline=None)
     assert next_profile is None
-    assert sentence == "not at 4 workers: not to be had, or too slow, for 20 s"
+    assert note == ("not measured", "at 4 workers: none to be had, or too slow, for 20 s")
 
 
 def test_sizes_double_what_they_are_worth() -> None:

@@ -43,7 +43,7 @@ def _become(account: int) -> None:
     os.setresuid(account, account, account)
 
 
-def _refused(attempt: Callable[[], Any]) -> str:
+def outcome_of(attempt: Callable[[], Any]) -> str:
     """The result of an attempt in one word; `got it` where nothing stopped it."""
     try:
         attempt()
@@ -141,7 +141,7 @@ def _listening(port: int) -> None:
 
 def _all(attempts: list[Callable[[], Any]]) -> Row:
     """One word, where all attempts came to the same."""
-    return {"none": " and ".join(sorted({_refused(attempt) for attempt in attempts}))}
+    return {"none": " and ".join(sorted({outcome_of(attempt) for attempt in attempts}))}
 
 
 def _opened(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,35 @@ def test_a_submitted_job_needs_no_local_files(home: Home, tmp_path: Path) -> Non
     home.brim("export", jobs[fast], "--output", str(tmp_path / "model"))
 
 
+LOOP = """
+import sys
+import torch
+import brim
+from .layers import RATE
+
+torch.manual_seed(0)
+model = torch.nn.Linear(1, 1)
+job = brim.join(model, torch.optim.SGD(model.parameters(), lr=RATE))
+for batch in job.batches([(torch.ones(1), torch.zeros(1))] * 64, global_batch_size=16, epochs=1):
+    job.step((model(batch.inputs) - batch.target).square().mean())
+print("ended as", __name__, sys.argv[1:])
+"""
+COMMAND = "import sys\nfrom .layers import RATE\nprint('ended as', __name__, sys.argv[1:])\n"
+
+
+def test_a_submitted_module_needs_no_local_files(home: Home, tmp_path: Path) -> None:
+    for name, code, options in (("loop", LOOP, ()), ("once", COMMAND, ("--grace", "5s"))):
+        package = tmp_path / "flights"
+        package.mkdir()
+        (package / "layers.py").write_text("RATE = 0.1\n")
+        (package / f"{name}.py").write_text(code)
+        words = ("--tenant", "ads", *options, "--", sys.executable, "-u", "-m")
+        job = home.brim("submit", *words, f"flights.{name}", "3").strip()
+        shutil.rmtree(package)
+        assert home.finished(job)["exit"] == "done"
+        assert "ended as __main__ ['3']" in home.brim("logs", job)
+
+
 @pytest.mark.long
 def test_a_run_that_names_no_folder_is_evaluated(tmp_path: Path) -> None:
     """One that was begun by an object names none: its code came as a bundle."""
@@ -134,7 +164,8 @@ def test_errors_name_lines_and_dry_runs_unsent_files(home: Home, tmp_path: Path)
         layers.write('\n\nPATH = "data/x.csv"\n')
         layers.write("raise RuntimeError('no such layer')\n")
     job = home.brim("submit", file, *JOB, "--tenant", "ads").strip()
-    assert "brim: not sent with the code: data/x.csv (2 KiB): each host that runs it" in home.err
+    data = tmp_path / "job" / "data" / "x.csv"
+    assert f"brim: not sent with the code: {data} (2 KiB): put a copy at the same path" in home.err
     Path(file).unlink()
     home.brim("status", job, "--wait", code=1)
     story = home.brim("explain", job)

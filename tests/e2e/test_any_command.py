@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,9 @@ def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
     for start, reported in zip((first, second, third), filter(None, steps.values()), strict=True):
         assert reported[0] > start["step"]  # none is of the start before
     assert len(run.events("worker")) > 4
+    log = (run.directory / "logs" / f"{run.events('round')[0]['workers'][0]}.log").read_text()
+    assert len(re.findall(r"^\[start [2-9] of the command\]$", log, re.MULTILINE)) == 2, log
+    assert "of the command]" not in run.err
     assert (summary["exit"], summary["metrics"].keys()) == ("suspended", {"loss"})
     saved = int((run.directory / "saved" / "state").read_text())
     (run.directory / "saved" / "hurry").touch()

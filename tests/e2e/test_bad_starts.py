@@ -59,14 +59,14 @@ def test_a_damaged_database_holds_a_starting_scheduler(
     assert "file is not a database" in home.err
     # An administrator can end it, and its job trains on.
     home.brim("down")
-    assert "its jobs train on, and brim up goes on with them" in home.err
+    assert "its jobs keep training, and the next brim up takes them over" in home.err
     assert (home.state / "scheduler.db").read_bytes() == b"no database\n" * 10_000
     steps_before = steps(home, job)
     until(lambda: steps(home, job) > steps_before + 3, "steps without a scheduler")
     # Or with all that it started, also what one before it has started.
     home.brim("up")
     home.brim("down", "--kill")
-    assert "its jobs were killed, and brim up goes on with them" in home.err
+    assert "its jobs were killed, and the next brim up takes them over" in home.err
     until(lambda: not leftovers(home.state), "the end of all processes")
     home.brim("up")
     put_back(home, tmp_path / "aside")

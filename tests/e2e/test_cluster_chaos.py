@@ -14,7 +14,7 @@ from brim_lab.chaos.deeds import DeedKind, parse_deeds
 from brim_lab.chaos.results import Calm, Job
 from brim_lab.chaos.trial import calm_run
 from e2e.running import ROOT
-from tiers import long_after
+from tiers import LONG, NEEDS_HAPROXY, long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -34,6 +34,11 @@ SCHEDULES = (
     " kill node 2 at 6s; apply ads 3 web 1 at 3s;"
     " resize job 2 to 1:2 at 3500ms; cancel job 3 at 4s; down for 200ms at 4500ms;"
     " kill scheduler for 1ms at 6s",
+)
+WITH_SERVICE = (
+    "serve 1:2 of web at 0s; submit 1:3 of ads for 8 epochs at 0s; ask job 1 15 times a second at 1s;"
+    " kill replica of job 1 at 3s; kill scheduler for 500ms at 3100ms; kill front of job 1 at 4500ms;"
+    " kill worker of job 1 at 5s; restart job 1 at 5s; kill master of job 1 at 6s"
 )
 
 
@@ -55,7 +60,18 @@ def test_every_promise_of_a_cluster_holds(text: str, calm: dict[int, Calm], tmp_
 
 
 def test_every_kind_is_performed_here() -> None:
-    assert {deed.kind for text in SCHEDULES for deed in parse_deeds(text)} == set(DeedKind)
+    texts = (*SCHEDULES, WITH_SERVICE)
+    assert {deed.kind for text in texts for deed in parse_deeds(text)} == set(DeedKind)
+
+
+@LONG
+@NEEDS_HAPROXY
+def test_every_promise_of_a_service_holds(calm: dict[int, Calm], tmp_path: Path) -> None:
+    deeds = parse_deeds(WITH_SERVICE)
+    trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), deeds=deeds)
+    result = run_cluster_trial(JOB, trial, calm, tmp_path / "trial", deadline=DEADLINE)
+    assert not result.broken
+    assert len(result.strikes) == len(deeds) - 2
 
 
 @pytest.mark.long

@@ -79,3 +79,33 @@ def test_forked_workers_share_one_import(action: str, times: int, tmp_path: Path
     started = read_history(tmp_path / "run").started
     assert started is not None
     assert started.start_method == "fork"
+
+
+SPAWNS = """
+import multiprocessing
+import brim
+import torch
+
+
+def main():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (width,) = pool.map_async(abs, [-2]).get(timeout=60)
+    model = torch.nn.Linear(width, 1)
+    job = brim.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for batch in job.batches([(torch.ones(2), torch.zeros(1))] * 8, global_batch_size=8, epochs=1):
+        job.step((model(batch.inputs) - batch.target).square().mean())
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_spawned_processes_find_the_script(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/loop.py").write_text(SPAWNS)
+    command = [sys.executable, "-m", "brim", "run", "--run-dir", "run", "--", sys.executable]
+    process = subprocess.run(
+        [*command, "folder/loop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert process.returncode == 0, process.stdout + process.stderr

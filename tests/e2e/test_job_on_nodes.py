@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from brim.kubernetes.client.amounts import asked_by, parse_amount, total
 from brim.kubernetes.client.kube_types import KubeNode, KubePod
+from brim.storage.files import write_whole
 from brim_lab.driver import Driver
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
@@ -314,3 +317,43 @@ def test_a_command_is_started_again_in_its_pods(jobs: JobsOnNodes) -> None:
     status = jobs.until_ended("counting")
     assert (status["phase"], status["summary"]["steps"]) == ("Done", 400), status
     assert [start["size"] for start in lines(starts)] == [2, 2, 1]
+
+
+@pytest.mark.long
+def test_a_job_gives_way_to_replicas_by_load(jobs: JobsOnNodes, calm: str) -> None:
+    """A Deployment that the operator scales takes nodes from it and gives them back: nothing is redone."""
+    jobs.add_priority("online", 1_000)
+    jobs.add_namespace("restricted")
+    metrics = jobs.folder / "metrics"
+    metrics.mkdir()
+
+    def load(number: int) -> None:
+        write_whole(metrics / "load", str(number).encode())
+
+    load(5)
+    url = jobs.serve_files("metrics", metrics, 9090)
+    jobs.install(SLOT, service_urls=(url,))
+    about = {"replicas": "1:2", "per-replica": "10", "load": f"{url}load", "notice": "1s"}
+    jobs.add_service("web", "online", {f"brim.dev/{name}": text for name, text in about.items()})
+
+    def has_ready(count: int) -> bool:
+        path = f"/apis/apps/v1/namespaces/{jobs.namespace}/deployments/web"
+        deployment = jobs.api.ask(path)
+        ready = deployment["status"].get("readyReplicas", 0)
+        return bool(deployment["spec"]["replicas"] == ready == count)
+
+    def words() -> str:
+        return jobs.kubectl("describe", "deployment", "web") + jobs.told("clicks")
+
+    until(lambda: has_ready(1), words)
+    submit(jobs)
+    jobs.until_training("clicks", 2)
+    for number, replicas in ((15, 2), (5, 1)):
+        load(number)
+        until(partial(has_ready, replicas), words)
+        jobs.until_training("clicks", 3 - replicas)
+    assert all(event["redone"] == 0 for event in jobs.events("clicks", "re_formed"))
+    events = jobs.kubectl("get", "events", "--field-selector=reason=Scaled", "-o", "wide")
+    assert re.search(r"load .* now, .* foreseen in \d+ s: 2 replicas", events)
+    jobs.hurry("clicks")
+    check(jobs, calm)

@@ -16,6 +16,7 @@ from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import (
     DEADLINE,
+    FILES,
     JOB,
     PACED,
     Run,
@@ -129,7 +130,8 @@ def test_a_run_outlives_its_masters_hosts(
         _, explanation = master.process.communicate(timeout=DEADLINE)
         assert master.process.returncode == 0, explanation
         handed_on_at = master.steps()[-1]["step"]
-        last = stack.enter_context(leading(third, hosts[0], listen=FIRST, token=token))
+        logger = ("--logger", f"{FILES / 'loggers.py'}:Lines")
+        last = stack.enter_context(leading(third, hosts[0], *logger, listen=FIRST, token=token))
         last.wait_for_step(handed_on_at + 3)
         (tmp_path / "hurry").touch()
         summary = finish(last)
@@ -143,4 +145,6 @@ def test_a_run_outlives_its_masters_hosts(
     for path in (second, third):
         assert list((path / "checkpoints").glob("step-*")), "its checkpoints came to no host"
         assert (path / "code.tar").read_bytes() == (first / "code.tar").read_bytes()
+    logged = [json.loads(line)[0] for line in (third / "lines.jsonl").read_text().splitlines()]
+    assert {step["step"] for step in last.steps()} <= set(logged), "the logger lacks steps"
     check_ledger(third)

@@ -39,7 +39,7 @@ def test_a_scheduler_reads_databases_of_earlier_versions(format: int, tmp_path: 
     moved(path, tmp_path)
     shutil.copy(DIGITS, tmp_path / "digits.py")
     home.brim("up")
-    assert f"it is kept in {path}.format-{format}" in home.err
+    assert f"a copy of the old file is in {path}.format-{format}" in home.err
     listing = home.brim("jobs", "--all")
     assert [line.split()[0] for line in listing.splitlines()[1:]] == [
         f"digits-{k}" for k in range(1, 5)

@@ -94,5 +94,7 @@ def test_losses_are_those_of_one_undisturbed_process(script: str, tmp_path: Path
     assert has_ended(process.pid)
     found, expected = losses(printed(run)), losses(calm)
     assert sorted(found) == sorted(expected) == list(range(1, STEPS + 1))
-    assert max(abs(found[step] - expected[step]) for step in found) < 1e-4
+    # Sums of two processes are rounded in another order (by JAX 0.0002 was seen); one batch left out of
+    # JAX's 280 changes a loss by 0.014.
+    assert max(abs(found[step] - expected[step]) for step in found) < 1e-3
     assert accuracy(printed(run)) == pytest.approx(accuracy(calm), abs=0.003)

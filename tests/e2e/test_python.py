@@ -81,7 +81,10 @@ def test_a_logger_receives_and_continues_a_run(tmp_path: Path) -> None:
 
 def test_user_errors_are_raised_with_their_traceback() -> None:
     with pytest.raises(UserCodeError) as raised:
-        brim.train(str(FILES / "mistakes.py"), global_batch_size=128, set={"where": "loss"})
+        # The mistake is the spare's, which comes while the first worker trains.
+        brim.train(
+            str(FILES / "mistakes.py"), global_batch_size=128, epochs=500, set={"where": "loss"}
+        )
     assert "ZeroDivisionError" in raised.value.trace
     assert brim.Run("latest").status == "failed"
 

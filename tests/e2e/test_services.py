@@ -116,6 +116,9 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
     web = world.serve()
     with requests_to(world.port, rate=4.0) as requests:  # some wait for the first replica
         world.wait_for_ready(web, 1)
+        assert '  File "' in world.brim("stacks", training)
+        world.brim("stacks", web, code=1)
+        assert "whose Python code brim does not see" in world.err
         until(lambda: world.job(training).workers >= 2, "workers on the other devices")
         requests.rate = 24.0
         world.wait_for_ready(web, 3)
@@ -207,5 +210,5 @@ def test_busy_processors_call_for_replicas(world: World) -> None:
     web = world.serve()
     with requests_to(world.port, rate=6.0) as requests:
         until(lambda: world.service(web).wanted >= 2, "another replica")
-        until(lambda: world.service(web).ready >= 2, "its readiness")
+        until(lambda: (world.service(web).ready or 0) >= 2, "its readiness")
     assert requests.lost == []

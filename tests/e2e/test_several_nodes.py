@@ -115,3 +115,15 @@ def test_killing_a_node_ends_only_its_workers(tmp_path: Path, calm: str) -> None
     home.brim("simulate", "replay")  # its journal, decided again, gives the same places
     home.brim("down")
     until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
+
+
+def test_nodes_left_out_of_a_description_are_gone(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.brim("up", "--cluster", describe(home, "n1"))
+    home.brim("down")
+    home.file.write_text("nodes: [{name: home, workers: 0}]\n")
+    home.brim("up", "--cluster", str(home.file), "--nodes", "127.0.0.1:0")
+    nodes = home.brim("nodes")
+    home.brim("down")
+    assert "home" in nodes
+    assert "n1" not in nodes

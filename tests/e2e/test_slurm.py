@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,10 +126,11 @@ class Slurm:
     def begin(self, job: str) -> None:
         """Start a job again that was put back in line, without Slurm's pause of two minutes."""
         until(lambda: self.state(job) == "PENDING", "its place in line")
+        until(lambda: self.nodes("idle") == 3, "the end of what its last start left")
+        time.sleep(1.1)  # a node does not start a job in the second in which it has ended it
         until(lambda: self._is_begun(job), "its start")
 
     def _is_begun(self, job: str) -> bool:
-        # Refused as long as processes of the last start are being cleared away.
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
         return self.state(job) == "RUNNING"
 

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from brim import client
 from e2e.running import DIGITS, FILES, Run, check_ledger, joining, leftovers, started, train, until
 from tiers import long_after
 
@@ -53,6 +54,21 @@ def wait_until_stuck(run: Run, step: int) -> None:
         time.sleep(1.0)
 
 
+def check_stacks(run: Run) -> None:
+    """Where each worker is, is told at once; one that is stopped is not waited for."""
+    stacks = client.stacks(run.directory)
+    assert set(stacks) >= {"w1 (rank 0)", "w2 (rank 1)"}, "and a spare"
+    assert "stuck_here" in stacks["w2 (rank 1)"]
+    assert stacks["w1 (rank 0)"]
+    assert "stuck_here" not in stacks["w1 (rank 0)"]
+    (pid,) = [e["pid"] for e in run.events("worker") if e["worker"] == "w1" and e.get("pid")][-1:]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: not client.stacks(run.directory)["w1 (rank 0)"], "no answer", run)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def gone_after(run: Run) -> float:
     """Seconds until nothing of the run is there any more."""
     start_time = time.monotonic()
@@ -77,6 +93,7 @@ def test_a_hang_is_shown_and_stoppable(tmp_path: Path) -> None:
         words = "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"
         until(lambda: bool(warnings_of(run, *words)), "a word", run)
         assert warnings_of(run, *words)[0] - run.steps()[-1]["at"] < 10
+        check_stacks(run)
         run.process.send_signal(signal.SIGINT)
         summary = run.finish()
     assert (summary["exit"], summary["steps"]) == ("suspended", 24)

@@ -15,7 +15,16 @@ import pytest
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
-from brim.host.account import acting_as, acting_uid, check_account, environment_of, give, owns
+from brim.host import account
+from brim.host.account import (
+    acting_as,
+    acting_uid,
+    check_account,
+    environment_of,
+    give,
+    owns,
+    unreadable,
+)
 from brim.scheduler.loop import check_accounts
 from brim.telemetry.logs import Tail
 
@@ -117,6 +126,23 @@ def test_no_tenants_jobs_are_roots() -> None:
     )
     with pytest.raises(SpecError, match="tenant web: user: got root"):
         check_accounts(spec)
+
+
+def test_accounts_must_be_able_to_run_python(
+    foreign_folder: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (foreign_folder / "python").touch(mode=0o755)
+    assert unreadable("nobody", [str(foreign_folder / "python")]) == ""
+    assert unreadable("nobody", [str(secret)]) == f"{secret}: Permission denied"
+    monkeypatch.setattr(account, "PYTHON_FILES", (str(secret),))
+    spec = ClusterSpec(cluster=Cluster.parse("1x1"), tenants=(Tenant(id="ads", user="nobody"),))
+    with pytest.raises(
+        SpecError, match="tenant ads: user: got 'nobody', which cannot read"
+    ) as wrong:
+        check_accounts(spec)
+    assert str(secret) in wrong.value.got
+    monkeypatch.setattr(account, "PYTHON_FILES", ())
+    check_accounts(spec)
 
 
 def test_naming_another_account_needs_root(

@@ -432,7 +432,7 @@ def test_a_held_scheduler_ends_without_writing(
         until(lambda: bool(problem(client)), "the hold")
         monkeypatch.setattr(cli_down, "_TO_GO_DOWN", 0.0)
         done = brim("down", *words)
-        assert f"its jobs {'were killed' if words else 'train on'}" in done.stderr
+        assert f"its jobs {'were killed' if words else 'keep training'}" in done.stderr
         served.thread.join(20.0)
         assert not served.thread.is_alive()
     book = Book(Database(served.folder / "scheduler.db"))

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
+from brim.runs.training_file import check_command
 from recorded_run import RecordedRun, spec
 
 GOOD = """
@@ -38,6 +39,8 @@ FILES = {
     "lightning_data.py": "def model(): ...\ndef datamodule(stage): ...\n",
     "lightning_loss.py": "import lightning\ndef model(): ...\ndef loss(output, target): ...\n",
     "picture.png": "\x00\x01",
+    "pack/__init__.py": "",
+    "pack/train.py": "",
 }
 
 # name: (arguments, environment, field, got, need, hint)
@@ -253,6 +256,13 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
                             "loop.py", {}, "COMMAND", "'pyton9'", "a program", "installed"),
     "run no such script": ("run -- python "
                            "lop.py", {}, "lop.py", "no such file", "a Python file", "hint"),
+    "run no such module": (
+        "run -- python -u -m pack.trian", {}, "COMMAND", "python -m pack.trian",
+        "a file pack/trian.py or pack/trian/__main__.py", "did you mean 'train'?",
+    ),
+    "run a package without a main module": (
+        "run -- python -m pack", {}, "COMMAND", "python -m pack", "a file pack/__main__.py", "pack.MODULE",
+    ),
     "status of nothing": ("status nix", {}, "RUN", "'nix'", "a path, a name under "
                                                             "runs", "none here yet"),
     "resize no number": ("resize old many", {}, "WORKERS", "'many'", "from 1", "hint"),
@@ -324,6 +334,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with training files, one old run, and a runtime that must not be reached."""
+    (tmp_path / "pack").mkdir()
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "flights.py").write_text(GOOD)
@@ -339,6 +350,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("BRIM_")]:
         monkeypatch.delenv(name)
     return tmp_path
+
+
+@pytest.mark.usefixtures("workplace")
+def test_foreign_modules_are_not_refused() -> None:
+    for words in (("-m", "pack."), ("-E", "-m", "pack.other"), ("-m", "json.tool")):
+        check_command(("python", *words))
 
 
 def names_in(folder: Path) -> set[str]:

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from brim.runs.starting import bundle_of as packed_for
 from brim.storage import bundles
 from brim.storage.bundles import LARGEST, digest_of, pack, read_bundle, unpack
 from brim.storage.job_file import code_of
-from brim.user_code.own_code import CodeFile, collect
+from brim.user_code.own_code import CodeFile, code_folder, collect, in_folder
 
 FILES = {"job.py": b"import helper\n", "deep/er/helper.py": b"x = 1\n"}
 
@@ -112,7 +113,11 @@ def test_what_is_named_and_not_taken_is_said(
         f"not sent with the code: module far_helper, from {tmp_path / 'elsewhere'}: install it on "
         "each host"
     )
-    assert data.startswith("not sent with the code: data/flights.csv (3 KiB): each host")
+    assert data == (
+        f"not sent with the code: {tmp_path / 'job' / 'data' / 'flights.csv'} (3 KiB): put a copy at "
+        "the same path on each host that runs the job, name data by URL, or send small files beside "
+        "the code with --include NAME"
+    )
     assert file.startswith("job.py uses __file__")
 
 
@@ -238,6 +243,72 @@ def test_a_bundle_is_what_its_digest_says() -> None:
     assert read_bundle(pack(FILES), digest_of(pack(FILES))) == FILES
     with pytest.raises(EnvironmentFault, match="damaged on its way"):
         read_bundle(pack(FILES), digest_of(b""))
+
+
+@pytest.mark.parametrize(
+    ("module", "file"),
+    [
+        ("flights.train", "flights/train.py"),
+        ("flights", "flights/__main__.py"),
+        ("alone", "alone.py"),
+        ("twice", "twice.py"),
+        ("space.inner", "space/inner.py"),
+    ],
+)
+def test_a_module_runs_from_its_copy(module: str, file: str, tmp_path: Path) -> None:
+    says = (
+        "import os, sys, tools\nprint(__file__, __name__, tools.KEPT, os.getcwd(), *sys.argv[1:])"
+    )
+    modules = {
+        "flights/__init__.py": "",
+        "flights/train.py": f"from .model import net\n{says}",
+        "flights/model.py": "net = 1",
+        "flights/__main__.py": says,
+        "space/inner.py": says,
+        "alone.py": says,
+        "twice.py": says,
+        "twice/__main__.py": "raise SystemExit('a folder that is no package')",
+        "tools.py": "KEPT = 'kept'",
+    }
+    write(tmp_path, modules)
+    spec = JobSpec(
+        command=(sys.executable, "-u", "-m", module, "3"), parameters={}, directory=str(tmp_path)
+    )
+    bundle = packed_for(spec, warn=print)
+    spec = replace(spec, bundle=digest_of(bundle))
+    write(tmp_path, dict.fromkeys(modules, "raise SystemExit('the code was changed')"))
+    copy = unpack(bundle, spec.bundle)
+    spec = in_folder(spec, copy)
+    printed = subprocess.run(
+        spec.command, env=os.environ | spec.env, cwd=tmp_path, check=True, stdout=subprocess.PIPE
+    ).stdout.decode()
+    assert printed.split() == [str(copy / file), "__main__", "kept", str(tmp_path), "3"]
+
+
+def test_module_of_an_older_python_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"pack/__init__.py": "", "pack/train.py": "", "loop.py": ""})
+    old = tmp_path / "python3.9"
+    old.write_text('#!/bin/sh\n[ "$1" = -P ] && echo "Unknown option: -P" >&2 && exit 2\n')
+    old.chmod(0o700)
+    module = JobSpec(
+        command=(str(old), "-u", "-m", "pack.train"), parameters={}, directory=str(tmp_path)
+    )
+    with pytest.raises(SpecError, match=r"which does not know -P, need Python 3\.11"):
+        packed_for(module, warn=print)
+    script = replace(module, command=(str(old), str(tmp_path / "loop.py")))
+    assert packed_for(script, warn=print)
+    old.write_text("#!/bin/sh\nexit 2\n")
+    assert packed_for(module, warn=print), "something else is wrong with it, which it says itself"
+
+
+def test_scripts_with_safe_path_run_from_a_copy(tmp_path: Path) -> None:
+    write(tmp_path, {"loop.py": "print('kept')"})
+    for words in (("-P", "loop.py"), ("-P", "-m", "runpy", "loop.py")):
+        spec = JobSpec(command=("python", *words), parameters={}, directory=str(tmp_path))
+        bundle = packed_for(spec, warn=print)
+        spec = replace(spec, bundle=digest_of(bundle))
+        copy = unpack(bundle, spec.bundle)
+        assert code_folder(in_folder(spec, copy)) == copy
 
 
 # Where it is unpacked -----------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ from brim.errors import SpecError
 from brim.scheduler.cluster_file import cluster_spec, read_cluster_file
 from brim.storage.yaml_file import read_yaml
 
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cluster-file.md"
 WHOLE = """
 policy: elasticflow
 promise: measured
 headroom: 2
 grace: 1m
+usage_half_life: 7d
 nodes:
   - {name: n1, workers: 8}
   - {name: n2, workers: 8, switch: 1}
@@ -34,6 +38,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         Tenant(id="ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),
     )
     assert spec.promise is PromiseAt.MEASURED
+    assert spec.usage_half_life == 7 * 86_400.0
     assert (spec.policy, spec.headroom, spec.grace, spec.capacity) == ("elasticflow", 2, 60.0, 14)
 
 
@@ -48,6 +53,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("nodes: [{name: n}]", "nodes[0]: got no 'workers'"),
         ("nodes: [{name: n, workers: many}]", "nodes[0].workers: got a word, need a whole number"),
         ("polcy: brim", "did you mean 'policy'?"),
+        ("nodes: [{name: n, workers: 1}]\njobs: 9", "jobs stands under tenants"),
+        ("nodes: [{name: n, workers: 1, policy: brim}]", "policy stands at the top"),
         ("policy: brimm\nnodes: [{name: n, workers: 1}]", "did you mean 'brim'?"),
         ("promise: measure\nnodes: [{name: n, workers: 1}]", "need arrival or measured"),
         (
@@ -72,6 +79,18 @@ def test_a_whole_file(tmp_path: Path) -> None:
         (
             'nodes: [{name: n, workers: 1}]\ntenants: [{name: a, cohort: ""}]',
             "tenant a: cohort: got ''",
+        ),
+        (
+            "usage_half_life: 5s\nnodes: [{name: n, workers: 1}]\ntenants: [{name: a}]",
+            "usage_half_life: got 5s, need a time from 1m to 3650d",
+        ),
+        (
+            "usage_half_life: week\nnodes: [{name: n, workers: 1}]\ntenants: [{name: a}]",
+            "usage_half_life: got 'week', need a duration",
+        ),
+        (
+            "usage_half_life: 7d\nnodes: [{name: n, workers: 1}]",
+            "usage_half_life: got no tenants, need tenants, whose use is to count",
         ),
         ("nodes: 3\nnodes: 4", "'nodes' twice"),
         ("nodes: [", "valid YAML"),
@@ -104,3 +123,17 @@ def test_words_stay_as_they_were_written(tmp_path: Path) -> None:
 def test_headroom_keeps_at_least_one_device_for_training() -> None:
     with pytest.raises(SpecError, match="one device is left for training"):
         cluster_spec({"nodes": [{"name": "n", "workers": 4}], "headroom": 4})
+
+
+@pytest.mark.parametrize(
+    ("struct", "heading"),
+    [
+        ("_ClusterFile", "# cluster.yaml"),
+        ("_NodeEntry", "## Nodes"),
+        ("_TenantEntry", "## Tenants"),
+    ],
+)
+def test_the_reference_has_each_key(struct: str, heading: str) -> None:
+    fields = pkgutil.resolve_name(f"brim.scheduler.cluster_file:{struct}").__struct_encode_fields__
+    part = REFERENCE.read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == sorted(fields)

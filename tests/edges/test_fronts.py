@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import http.client
 import http.server
+import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
 
-from brim.domain.services import Service, ServiceReplica
+from brim.domain.services import Service, ServiceReplica, ServiceRules
 from brim.errors import SpecError
+from brim.host.process import birth_of
+from brim.scheduler.front_certificate import FrontCertificate, check_certificate
 from brim.scheduler.front_text import Slot, commands_for, counts_in, front_file, slots_in
 from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
 from brim.wire.listening import take_port
@@ -78,7 +95,7 @@ def test_no_answer_says_nothing(answer: str) -> None:
 @pytest.mark.parametrize("health", ["", "/healthz", "/a?b=c&d=%20,~;@x"])
 def test_haproxy_takes_the_file(health: str, tmp_path: Path) -> None:
     service = Service(port=8000, maximum=40, per_replica=1.0, health=health)
-    text = front_file(service, user="nobody" if os.geteuid() == 0 else "").replace(
+    text = front_file(service, user="nobody" if os.geteuid() == 0 else "", group="nogroup").replace(
         "group nobody", "group nogroup"
     )
     (tmp_path / "front.cfg").write_text(text)
@@ -108,15 +125,44 @@ def test_port_in_use_is_refused() -> None:
     with take_port("127.0.0.1") as listener:
         port = listener.getsockname()[1]
         with pytest.raises(SpecError, match="port: got") as caught:
-            check_free("127.0.0.1", port)
+            check_free("127.0.0.1", port, names_holder=True)
         assert f"process {os.getpid()}" in caught.value.got
-    check_free("127.0.0.1", port)
+        with pytest.raises(SpecError, match="port: got") as caught:
+            check_free("127.0.0.1", port, names_holder=False)
+        assert "process" not in caught.value.got, "of whom, tenants are not told"
+    check_free("127.0.0.1", port, names_holder=False)
     with pytest.raises(SpecError, match=r"services: address: got .* an address of this"):
-        check_free("192.0.2.1", port)
+        check_free("192.0.2.1", port, names_holder=False)
+
+
+def test_pause_of_its_scheduler_ends_no_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question fails as a scheduler wakes up; only one that fails for seconds on end tells something."""
+    now = 1000.0
+    monkeypatch.setattr("brim.scheduler.fronts.monotonic", lambda: now)
+    front = Front(tmp_path, Service(port=8000), address="127.0.0.1")
+    monkeypatch.setattr(front, "_start", lambda: None)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        contact = {"pid": process.pid, "birth": birth_of(process.pid), "listener": 3}
+        (tmp_path / "front.json").write_text(json.dumps(contact))
+        now = 2000.0
+        assert asyncio.run(front.keep([])) is None
+        now = 2004.0
+        assert asyncio.run(front.keep([])) is None
+        assert process.poll() is None
+        now = 2006.0
+        asyncio.run(front.keep([]))
+        assert process.wait(60) == -signal.SIGKILL
 
 
 class _Answering(http.server.BaseHTTPRequestHandler):
+    pause: ClassVar[Callable[[http.server.BaseHTTPRequestHandler], None]] = staticmethod(
+        lambda _: None
+    )
+
     def do_GET(self) -> None:
+        type(self).pause(self)
         body = str(self.connection.getsockname()[1]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -153,6 +199,185 @@ def ask(port: int) -> int:
         connection.close()
 
 
+def write_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Write a certificate of this host, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    places = folder / f"{name}.crt", folder / f"{name}.key"
+    places[0].write_bytes(certificate.public_bytes(Encoding.PEM))
+    places[1].write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+    places[1].chmod(0o600)
+    return places
+
+
+def rules_of(certificate: Path, key: Path | None) -> ServiceRules:
+    return ServiceRules(certificate=str(certificate), key=str(key or ""))
+
+
+def test_unfit_certificates_are_refused(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path, "first")
+    _, other_key = write_certificate(tmp_path, "other")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    check_certificate(rules_of(certificate, key))
+    with pytest.raises(SpecError, match=r"services: certificate: .* which cannot be read: No such"):
+        check_certificate(rules_of(tmp_path / "none.crt", key))
+    with pytest.raises(SpecError, match=r"services: key: .* which cannot be read: No such file"):
+        check_certificate(rules_of(certificate, tmp_path / "none.key"))
+    with pytest.raises(SpecError, match=r"services: certificate: got files that do not fit"):
+        check_certificate(rules_of(certificate, other_key))
+    with pytest.raises(SpecError, match=r"services: key: .*need a file in PEM"):
+        check_certificate(rules_of(certificate, pipe))
+    with pytest.raises(
+        SpecError, match=r"services: certificate: .* of mode 644.*no other can read"
+    ):
+        check_certificate(rules_of(certificate, None))  # its key would be in it
+    key.chmod(0o644)
+    with pytest.raises(SpecError, match=r"services: key: .* of mode 644.*\n.*chmod 600"):
+        check_certificate(rules_of(certificate, key))
+    with pytest.raises(SpecError, match=r"got .front\.pem., need a full path"):
+        ServiceRules(certificate="front.pem")
+    with pytest.raises(SpecError, match="services: key: got no certificate"):
+        ServiceRules(key="/front.key")
+
+
+class Renewed:
+    """A front whose certificate changes, with a replica that keeps requests of `/slow` waiting."""
+
+    def __init__(self, folder: Path, server: ServiceReplica, pem: Callable[[], bytes]) -> None:
+        with take_port("127.0.0.1") as listener:
+            self.port = listener.getsockname()[1]
+        self._server = server
+        self.arrival, self.release = threading.Event(), threading.Event()
+        service = Service(port=self.port, maximum=1, per_replica=1.0)
+        self.front = Front(folder, service, address="127.0.0.1", pem=pem, grace=60.0)
+
+    def pause(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        if handler.path == "/slow":
+            self.arrival.set()
+            self.release.wait(120.0)
+
+    def keep(self) -> None:
+        """Keep it until it is well."""
+
+        async def work() -> None:
+            async with asyncio.timeout(60.0):
+                while await self.front.keep([self._server]) is None:
+                    await asyncio.sleep(0.02)
+
+        asyncio.run(work())
+
+    def ask(self, path: str = "/", certificate: Path | None = None) -> int:
+        connection = http.client.HTTPConnection("localhost", self.port, timeout=120)
+        if certificate is not None:
+            context = ssl.create_default_context(cafile=str(certificate))
+            connection = http.client.HTTPSConnection(
+                "localhost", self.port, timeout=120, context=context
+            )
+        try:
+            connection.request("GET", path)
+            return int(connection.getresponse().read())
+        finally:
+            connection.close()
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if child.name() == "haproxy"]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process has ended, and perhaps waits for its parent to notice."""
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@NEEDS_HAPROXY
+def test_front_takes_a_renewed_certificate(
+    tmp_path: Path, answering: Callable[[], ServiceReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = write_certificate(tmp_path, "front")
+    reader = FrontCertificate(lambda: rules_of(certificate, key))
+    server = answering()
+    renewed = Renewed(tmp_path / "front", server, reader.pem)
+    monkeypatch.setattr(_Answering, "pause", renewed.pause)
+    try:
+        renewed.keep()
+        assert renewed.ask("/", certificate) == server.port
+        assert (tmp_path / "front" / "front.pem").stat().st_mode & 0o777 == 0o600
+        with ThreadPoolExecutor(1) as people:
+            slow = people.submit(renewed.ask, "/slow", certificate)
+            assert renewed.arrival.wait(60.0)
+            write_certificate(tmp_path, "front")
+            with pytest.raises(ssl.SSLCertVerificationError):
+                renewed.ask("/", certificate)
+            (old,) = renewed.processes
+            renewed.keep()  # it sees the new one
+            assert renewed.ask("/", certificate) == server.port
+            assert len(renewed.processes) == 2
+            renewed.release.set()
+            assert slow.result(60.0) == server.port, "it was under way, and is answered"
+        until(lambda: has_ended(old), "the end of the old one")
+        renewed.keep()
+        assert [process.pid for process in renewed.processes] != [old.pid]
+        assert len(renewed.processes) == 1
+        key.chmod(0o644)
+        renewed.keep()
+        assert "of mode 644" in renewed.front.problem
+        assert renewed.ask("/", certificate) == server.port, "it goes on with the one that it has"
+    finally:
+        renewed.release.set()
+        asyncio.run(renewed.front.end())
+    assert not renewed.processes
+
+
+@NEEDS_HAPROXY
+def test_front_without_a_successor_goes_on(
+    tmp_path: Path, answering: Callable[[], ServiceReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """haproxy does not take a certificate; then it does, and a request outlives its grace."""
+    certificate, key = write_certificate(tmp_path, "front")
+    server, pem = answering(), b""
+    renewed = Renewed(tmp_path / "front", server, lambda: pem)
+    monkeypatch.setattr(_Answering, "pause", renewed.pause)
+    monkeypatch.setattr(renewed.front, "_grace", 0.3)
+    monkeypatch.setattr("brim.scheduler.fronts._TO_RETRY", 3600.0)
+    try:
+        renewed.keep()
+        (old,) = renewed.processes
+        pem = b"nonsense"
+        for _ in range(2):
+            renewed.keep()
+            assert renewed.front.problem
+            assert renewed.processes == [old], "one attempt is enough"
+        assert (tmp_path / "front" / "front.pem").read_bytes() == b""
+        with ThreadPoolExecutor(1) as people:
+            slow = people.submit(renewed.ask, "/slow")
+            assert renewed.arrival.wait(60.0)
+            pem = certificate.read_bytes() + key.read_bytes()
+            renewed.keep()
+            assert not renewed.front.problem
+            assert renewed.ask("/", certificate) == server.port
+            with pytest.raises(ConnectionError):
+                slow.result(60.0)
+        until(lambda: has_ended(old), "the end of the old one")
+    finally:
+        renewed.release.set()
+        asyncio.run(renewed.front.end())
+
+
 @NEEDS_HAPROXY
 def test_next_scheduler_goes_on_with_the_front(
     tmp_path: Path, answering: Callable[[], ServiceReplica]
@@ -187,7 +412,12 @@ def test_next_scheduler_goes_on_with_the_front(
             if process.info["name"] == "haproxy" and process.ppid() == os.getpid()
         ]
         front.close()
-        assert keep(later, second) >= 1  # it goes on counting
+        count = keep(later, second)
+        assert count >= 1, "it goes on counting"
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+            stranger.sendall(b"nonsense\r\n\r\n")
+            assert stranger.recv(100).startswith(b"HTTP/1.1 400")
+        assert keep(later, second) == count, "what is no request is no load"
         assert later.address == "127.0.0.1", "it listens where it did"
         assert {ask(port) for _ in range(8)} == {first.port, second.port}  # the first may come back
         keep(later, second, first._replace(state="leaving"))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from brim.domain.job import WorkerRange
 from brim.errors import SpecError
 from brim.runs.directories import find_run
 from brim.runs.handle import RunHandle, handle_of
+from brim.runs.in_words import describe_resize
 from brim.telemetry.events import RunFailed
+from edges.test_dashboard import job
 
 
 def _run(path: Path) -> Path:
@@ -77,3 +81,33 @@ def test_a_run_failing_before_its_beginning_says_why(tmp_path: Path) -> None:
     ending = RunHandle(tmp_path).wait()
     assert ending.state == "failed"
     assert "no such column" in ending.why
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers", "words"),
+    [
+        ({"workers": 2, "planned": 2}, "2", "asked for 2 workers, has 2 now"),
+        ({"workers": 1, "planned": 2}, "2", "asked for 2 workers, has 1 now and goes to 2"),
+        (
+            {"workers": 2, "planned": 2},
+            "1:4",
+            "asked for 1:4 workers, has 2 now; more come where the policy has devices and a use for them",
+        ),
+        (
+            {
+                "workers": 0,
+                "planned": 0,
+                "waits": "it needs 2 devices, and none is free: b-1 has 2",
+            },
+            "2",
+            "asked for 2 workers, has none now; it needs 2 devices, and none is free: b-1 has 2",
+        ),
+        (
+            {"workers": 0, "planned": 0, "wish": "hold"},
+            "1",
+            "asked for 1 worker, has none now; it is suspended, and brim resume a-1 lets it run again",
+        ),
+    ],
+)
+def test_a_resize_says_what_the_job_has(fields: dict[str, Any], workers: str, words: str) -> None:
+    assert describe_resize(job(**fields), WorkerRange.parse(workers)) == words

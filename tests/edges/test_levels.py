@@ -17,6 +17,8 @@ FILES = {
     "renamed.py": "import brim as b\nb.join(model, optimizer)",
     "helped.py": "from loops import fit\nfit()",
     "loops.py": "from brim import join\ndef fit(): join(1, 2)",
+    "starred.py": "from tools import *\nbrim.join(1, 2)",
+    "tools.py": "import brim",
     "tuned.py": "from brim.transformers import Trainer",
     "reports.py": "import brim\nbrim.progress(1, 2); ','.join([])",
     "sized.py": "import os\nos.environ['WORLD_SIZE']",
@@ -30,10 +32,11 @@ LEVELS = {
     "python loop.py --lr 1": "level: exact (loop.py uses brim.join)",
     "python renamed.py": "level: exact (renamed.py uses brim.join)",
     "python helped.py": "level: exact (loops.py uses brim.join)",
+    "python starred.py": "level: exact (starred.py uses brim.join)",
     "python tuned.py": "level: exact (tuned.py uses brim.transformers)",
     "python reports.py": f"{RESTARTED} (reports.py does not call brim.join)",
     "torchrun --nproc-per-node 2 prepare.py": f"{RESTARTED} (prepare.py does not call brim.join)",
-    "python -m work": "level: exact (__main__.py uses brim.join)",
+    "python -m work": "level: exact (work/__main__.py uses brim.join)",
     "python -c import\tbrim;brim.join": "level: exact (its code uses brim.join)",
     "python -c print()": RESTARTED,
     "python broken.py": f"{RESTARTED} (broken.py does not call brim.join)",
@@ -102,3 +105,9 @@ def test_torchrun_for_each_worker_is_warned_of() -> None:
 )
 def test_jobs_are_named_after_what_they_run(line: str, name: str) -> None:
     assert name_of(JobSpec(command=tuple(line.split(" ")))) == name
+
+
+def test_arguments_of_a_module_name_no_job(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    command = ("python", "-m", "train", "data.py")
+    assert name_of(JobSpec(command=command, directory=str(tmp_path))) == "train"

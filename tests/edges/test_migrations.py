@@ -37,6 +37,13 @@ from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.storage.migrations import FORMAT, kept_copy, migrate
 
+# Reasons that are put in other words since these were written.
+REWORDED = {
+    "reason of digits-1: minimum-share: its deadline needs 1 worker, this time minimum-share: as many "
+    "as it may have",
+    "reason of digits-4: cluster-full: all 0 devices are in better use, this time cluster-full: "
+    "training has no device now",
+}
 DATABASES = Path(__file__).parent / "databases"
 FORMATS = range(1, FORMAT + 1)
 EARLIER = range(1, FORMAT)
@@ -100,7 +107,8 @@ def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
         found = replay(database.cycles())
         assert found.cycles > 3
         if format == FORMAT:
-            assert not found.differences
+            differing = {part for each in found.differences for part in each.what}
+            assert differing == REWORDED
             assert database.used_in_all()["ads"] > 0.0
         course = cluster_course(database, subject="here", now=None)
         assert [job.job for job in course.jobs] == list(book.jobs)

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
+from brim.errors import SpecError
 from brim.host.installation import command_for_laboratory
+from brim.scheduler.cluster_file import cluster_spec
 from brim.user_code import plugins
 
 MODULE = """
@@ -192,7 +194,10 @@ def test_published_policies_are_imported_on_demand() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
-    published = "chronus edf edf-admission elasticflow fifo-gang gandiva pollux themis tiresias"
+    published = (
+        "chronus edf edf-admission elasticflow fifo-gang gandiva gavel gavel-finish-time "
+        "gavel-makespan lyra pollux sia themis tiresias"
+    )
     assert done.stdout == f"brim {published} False True\n", done.stderr
 
 
@@ -206,3 +211,16 @@ def test_a_scheduler_knows_no_policy_of_another_package() -> None:
 @pytest.mark.usefixtures("acme")
 def test_no_package_replaces_a_part_of_brim() -> None:
     assert plugins.plugins(plugins.VERBS)["simulate.replay"].module == "brim.cli.replay"
+
+
+@pytest.mark.parametrize("policy", ["chronus", "lyra", "sia"])
+def test_missing_solver_is_named_before_anything_starts(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.user_code.policies.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(SpecError, match="highspy") as refused:
+        cluster_spec({"policy": policy, "nodes": [{"name": "n1", "workers": 1}]})
+    assert "[simulate]" in refused.value.hint
+    shown = CliRunner().invoke(cli, ["simulate", "--policy", policy])
+    assert shown.exit_code == 2
+    assert "highspy" in shown.output

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brim.agent import prints as agents
+from brim.coordination.job.launches import mark_of_start
 from brim.coordination.job.membership import Member, World
 from brim.runs.prints import Prints, Repeats
 from brim.telemetry.history import RunReader
@@ -40,6 +41,8 @@ def test_successors_print_from_their_takeover(tmp_path: Path) -> None:
     assert fresh() == ["loss 2"]
     printed(tmp_path, "w1", "loss 3\n")
     assert fresh() == ["loss 3"]
+    printed(tmp_path, "w1", f"{mark_of_start(2)}\nloss 4\n")
+    assert fresh() == ["loss 4"], "each start is told otherwise"
 
 
 def test_a_late_reader_sees_no_repeated_successor(tmp_path: Path) -> None:

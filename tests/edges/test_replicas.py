@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
-from brim.launch.replica import _ReplicaKeeper
+from brim.launch.command import CommandProcess
+from brim.launch.replica import _Replica, _ReplicaKeeper
+from brim.wire.listening import take_port
 from brim.wire.messages import ReplicaNews, WorkerMessage
 
 
@@ -40,3 +42,22 @@ def test_successor_without_a_port_ends_no_replica(
         assert keeper._start() is None, "a later start may have one"
         assert keeper.told[-1] == ReplicaNews(replica=f"w1-{count}", state="gone", reason="no port")
         assert (keeper._start_time - monotonic() > 0.5) is wait
+
+
+def test_answer_of_another_account_is_no_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took the port between two starts: the next one is at another."""
+    strangers = {"account web"}
+    monkeypatch.setattr("brim.launch.replica.foreign_listener", lambda *_: "".join(strangers))
+    with take_port("127.0.0.1") as listener:
+        port = listener.getsockname()[1]
+        replica = _Replica("w1-1", "127.0.0.1", port, cast(CommandProcess, None))
+
+        def check() -> str:
+            replica._check_time = 0.0
+            return replica.check("")
+
+        assert check() == f"account web listens on its port {port}"
+        assert replica.ready_since is None
+        strangers.clear()
+        assert check() == ""
+        assert replica.ready_since is not None

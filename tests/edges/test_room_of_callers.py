@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from starlette.requests import Request
 
+from brim import client as client_module
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Life, Phase
 from brim.domain.rights import Caller
@@ -30,9 +35,10 @@ from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.host.clock import VirtualClock
+from brim.scheduler import api as api_module
 from brim.scheduler.audit import AUDIT, Audit
 from brim.scheduler.cluster_file import cluster_spec
-from brim.scheduler.turns import TenantTurns
+from brim.scheduler.turns import NoThread, TenantThreads, TenantTurns
 from brim.serving.bodies import Body, Malformed
 from brim.serving.bundle import Model
 from brim.storage import database as database_module
@@ -46,7 +52,9 @@ from brim.wire.control import ask, ask_later
 from brim.wire.identity import Subject
 from brim.wire.messages import Answer, Ask
 from conformance.worlds import measured
+from e2e.running import until
 from edges.test_job_server import TOKEN, Door
+from edges.test_scheduler import ask as ask_for
 from edges.test_tenants import ADMINISTRATOR, OTHER, OWNER, House
 from submissions import submission
 
@@ -144,17 +152,14 @@ def test_caller_with_full_room_takes_none_of_others() -> None:
 
 def test_body_that_finds_no_room_is_refused() -> None:
     async def work() -> None:
-        bodies, gate = room(), asyncio.Event()
-        waiting = [
-            asyncio.create_task(read(bodies, request_of(b"a", b"b", gate=gate), f"t{number}"))
-            for number in range(2)
-        ]
-        await asyncio.sleep(0)
-        with pytest.raises(NoRoom):
-            await read(bodies, request_of(b"c", length=1), "web")
-        assert await read(bodies, request_of(b"d", length=1), "", all_room=True) == b"d"
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(error) for error in ended] == [TimeoutError] * 2
+        bodies, closed_gate = room(), asyncio.Event()
+        holders = [bodies.read(request_of(b"a"), caller) for caller in ("ads", "shop")]
+        async with holders[0], holders[1]:
+            with pytest.raises(NoRoom):
+                await read(bodies, request_of(b"c", length=1), "web")
+            assert await read(bodies, request_of(b"d", length=1), "", all_room=True) == b"d"
+        with pytest.raises(TimeoutError):
+            await read(bodies, request_of(b"a", b"b", gate=closed_gate), "ads")
         assert bodies.held == 0
 
     asyncio.run(work())
@@ -372,7 +377,7 @@ def test_tenant_has_only_so_many_jobs_and_bytes(house: House) -> None:
     job_body = {"submission": msgspec.to_builtins(submission(tenant="ads"))}
     assert [house.ask(OWNER, "POST", "/v1/jobs", job_body)[0] for _ in range(3)] == [200, 200, 422]
     status, answer = house.ask(OWNER, "POST", "/v1/jobs", job_body)
-    assert "2 jobs that have not ended" in json.loads(answer)["got"]
+    assert "2 unfinished jobs" in json.loads(answer)["got"]
     code = pack({"m.py": b"x = 1\n"})
     job = submission(tenant="web")
     job = replace(job, spec=replace(job.spec, bundle=digest_of(code)))
@@ -432,3 +437,194 @@ def test_unknown_kind_of_key_is_a_declared_error() -> None:
     for pem in (odd_key, odd_certificate):
         with pytest.raises(ValueError, match=r".+"):
             Authority.from_pem(pem)
+
+
+# Threads ------------------------------------------------------------------------------------------
+
+
+def test_stuck_tenant_leaves_threads_to_others() -> None:
+    async def work() -> None:
+        threads = TenantThreads("answers", of_caller=2, in_all=3, to_begin=0.2)
+        release, beginning = threading.Event(), list[int]()
+
+        def hang(number: int) -> None:
+            beginning.append(number)
+            release.wait(60.0)
+
+        stuck = [asyncio.create_task(threads.run("ads", partial(hang, n))) for n in range(5)]
+        async with asyncio.timeout(30.0):
+            for _ in range(3):
+                assert await threads.run("web", lambda: "here") == "here"
+            with pytest.raises(EnvironmentFault, match="too many requests of ads wait"):
+                await stuck[4]
+            stuck[0].cancel()  # its thread goes on
+            with pytest.raises(EnvironmentFault, match="too many requests of ads wait"):
+                await threads.run("ads", lambda: None)
+        assert beginning == [0, 1]
+        release.set()
+        outcomes = await asyncio.gather(*stuck, return_exceptions=True)
+        assert [outcome is None for outcome in outcomes] == [False, True, False, False, False]
+        for _ in range(3):
+            await threads.run("ads", lambda: None)
+
+    asyncio.run(work())
+
+
+def test_line_for_threads_of_all_has_a_deadline() -> None:
+    async def work() -> None:
+        threads = TenantThreads("answers", of_caller=1, in_all=2, to_begin=0.2)
+        release = threading.Event()
+        stuck = [
+            asyncio.create_task(threads.run(name, lambda: release.wait(60.0))) for name in "ab"
+        ]
+        await asyncio.sleep(0)  # they begin
+        async with asyncio.timeout(30.0):
+            for _ in range(2):  # the first gives its place back
+                with pytest.raises(NoThread, match="too many requests of all tenants wait for ans"):
+                    await threads.run("web", lambda: None)
+            waiting = asyncio.create_task(threads.run("web", lambda: None))
+            await asyncio.sleep(0)
+            waiting.cancel()  # so does one whose caller is gone
+            release.set()
+            assert await asyncio.gather(*stuck) == [True, True]
+            assert await threads.run("web", lambda: "here") == "here"
+
+    asyncio.run(work())
+
+
+@pytest.fixture
+def narrow_house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A house with one thread for masters and one for files."""
+    monkeypatch.chdir(tmp_path)
+    few_threads = partial(TenantThreads, of_caller=1, in_all=1, to_begin=0.2)
+    monkeypatch.setattr(api_module, "TenantThreads", few_threads)
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+def jobs_of_two(house: House) -> tuple[str, str]:
+    """Submit a job of the owner's tenant and one of another."""
+    first, second = (
+        house.client.submit(ask_for("1", tenant=tenant)).job for tenant in ("ads", "web")
+    )
+    return first, second
+
+
+def test_full_line_is_answered_and_files_are_read(
+    narrow_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stuck masters hold all threads for masters: others hear when to ask again, and read logs."""
+    house = narrow_house
+    release, beginning = threading.Event(), threading.Event()
+    try:
+        own_job, others_job = jobs_of_two(house)
+        for job in (own_job, others_job):
+            until(lambda job=job: house.client.job(job).workers == 1, "a worker")  # type: ignore[misc]
+
+        def stacks_of(_: Path) -> dict[str, str]:
+            beginning.set()
+            release.wait(120.0)
+            return {}
+
+        monkeypatch.setattr(client_module, "stacks", stacks_of)
+        with ThreadPoolExecutor(1) as people:
+            stuck = people.submit(house.as_(OWNER).stacks, own_job)
+            assert beginning.wait(60.0)
+            answer, content = house.request(OTHER, "GET", f"/v1/jobs/{others_job}/stacks")
+            assert (answer.status, answer.getheader("Retry-After")) == (503, "10")
+            assert msgspec.json.decode(content)["detail"] == (
+                "too many requests of all tenants wait for answers of their jobs: ask again in 10 s"
+            )
+            assert list(house.as_(OTHER).logs(others_job)) == []
+            release.set()
+            assert stuck.result(60.0) == []
+    finally:
+        release.set()
+
+
+def test_follower_of_logs_is_told_why_it_waits(
+    narrow_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a tenant hang, and hold all threads for files."""
+    house = narrow_house
+    release, beginning, notices = threading.Event(), threading.Event(), list[str]()
+    try:
+        own_job, others_job = jobs_of_two(house)
+
+        def files_of(*_: object, **__: object) -> list[object]:
+            beginning.set()
+            release.wait(120.0)
+            return []
+
+        monkeypatch.setattr(api_module, "files_of", files_of)
+        with ThreadPoolExecutor(2) as people:
+            stuck = people.submit(house.as_(OWNER).files, own_job)
+            assert beginning.wait(60.0)
+            logs = house.as_(OTHER, notices.append).logs(others_job, follow=True)
+            following = people.submit(list, logs)
+            until(lambda: bool(notices), "a notice")
+            assert notices[0] == (
+                "too many requests of all tenants wait for files of their jobs: ask again in 10 s; "
+                "waiting"
+            )
+            release.set()
+            assert stuck.result(60.0) == []
+            house.client.cancel(others_job)
+            assert following.result(60.0) == []
+    finally:
+        release.set()
+
+
+def test_stuck_masters_keep_no_stacks_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty questions about a job that hangs, and its logs: the other tenant has its answer."""
+    monkeypatch.chdir(tmp_path)
+    house = House(tmp_path)
+    release = threading.Event()
+    try:
+        own_job, others_job = (
+            house.client.submit(ask_for("1", tenant=tenant)).job for tenant in ("ads", "web")
+        )
+        for job in (own_job, others_job):
+            until(lambda job=job: house.client.job(job).workers == 1, "a worker")  # type: ignore[misc]
+
+        def stacks_of(run_dir: Path) -> dict[str, str]:
+            if run_dir.name == own_job:
+                release.wait(120.0)
+            return {"w1": "in work"}
+
+        monkeypatch.setattr(client_module, "stacks", stacks_of)
+        with ThreadPoolExecutor(60) as people:
+            stuck = [people.submit(house.as_(OWNER).stacks, own_job) for _ in range(60)]
+            until(lambda: any(future.running() for future in stuck), "questions")
+            (answer,) = house.as_(OTHER).stacks(others_job)
+            assert answer.stack == "in work"
+            assert list(house.as_(OTHER).logs(others_job)) == []
+            (answer,) = house.client.stacks(others_job)
+            assert not any(future.done() for future in stuck)
+            release.set()
+            assert [view.stack for future in stuck for view in future.result(60.0)]
+    finally:
+        release.set()
+
+
+def test_listing_of_a_tenant_has_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    entered = list[str]()
+
+    class Counting(TenantTurns):
+        def turn_of(self, caller: str) -> Any:
+            entered.append(caller)
+            return super().turn_of(caller)
+
+    monkeypatch.setattr(api_module, "TenantTurns", Counting)
+    house = House(tmp_path)
+    try:
+        house.as_(OWNER).jobs()
+        house.as_(OWNER).news()
+        house.client.jobs()
+        assert entered == ["ads", "ads"]
+    finally:
+        house.close()

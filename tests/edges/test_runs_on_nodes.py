@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from brim.backends.processes import Launch
 from brim.backends.runs import RunProcesses
 from brim.backends.watching import RunWatch
 from brim.errors import EnvironmentFault
+from brim.storage.contact import Contact, read_contact, write_contact
 from brim.telemetry.events import RoundFormed, WorkerChanged
 from brim.wire.nodes import Begin, NodeRequest
 from submissions import submission
@@ -75,6 +78,19 @@ def test_an_unwritable_directory_affects_one_job(
     assert not nodes.held
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+def test_an_unreadable_python_is_told_and_starts_nothing(
+    tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.touch(mode=0o700)
+    monkeypatch.setattr("brim.backends.runs.PYTHON_FILES", (str(python),))
+    words = f"account nobody cannot start job-1: it cannot read {python}: Permission denied"
+    with pytest.raises(EnvironmentFault, match=re.escape(words)):
+        asyncio.run(processes(tmp_path, nodes).start(replace(launch, user="nobody"), {"n1": 1}))
+    assert not nodes.begun
+
+
 def option(begin: Begin, name: str) -> str:
     return begin.arguments[begin.arguments.index(name) + 1]
 
@@ -92,6 +108,20 @@ def test_the_home_keeps_the_master(tmp_path: Path, nodes: FakeNodes, launch: Lau
     assert job_file["workers"] == {"minimum": 3, "maximum": 3}
     assert runs.look(launch).agents == {"n1", "n2"}
     assert processes(tmp_path, nodes).look(launch).agents == {"n1", "n2"}  # the next scheduler
+
+
+def test_address_of_a_dead_master_is_removed(
+    tmp_path: Path, nodes: FakeNodes, launch: Launch
+) -> None:
+    """It was killed with its keeper, the agent at the home."""
+    runs, run_dir = processes(tmp_path, nodes), tmp_path / "job-1"
+    asyncio.run(runs.start(launch, {"n1": 1}))
+    write_contact(run_dir, Contact(address="127.0.0.1:1", token="t", pid=1, keeper=1))
+    assert runs.look(launch).alive
+    assert read_contact(run_dir) is not None
+    nodes.end("n1")
+    assert not runs.look(launch).alive
+    assert read_contact(run_dir) is None
 
 
 def test_who_is_left_without_the_home_is_ended(

@@ -217,7 +217,7 @@ def test_port_is_one_services_alone(tmp_path: Path) -> None:
         take_port("127.0.0.1", port),
         pytest.raises(SpecError, match=r"in use \(it is process \d+ "),
     ):
-        cluster.services.check(jobs[0].submission, has_tenants=True)
+        cluster.services.check(jobs[0].submission, has_tenants=False)
 
 
 @NEEDS_HAPROXY
@@ -232,6 +232,19 @@ def test_tenant_names_no_url_of_its_own(tmp_path: Path) -> None:
         Cluster(tmp_path, rules).services.check(mine, has_tenants=True)
     allowed = service(port, load="http://metrics.local/queue")
     Cluster(tmp_path, rules).services.check(allowed, has_tenants=True)
+
+
+def test_view_names_the_scheme(tmp_path: Path) -> None:
+    for rules, scheme in (
+        (ServiceRules(), ""),
+        (ServiceRules(certificate="/front.pem"), "https://"),
+    ):
+        cluster = Cluster(tmp_path, rules)
+        cluster.take_in(service(8000))
+        (job,) = cluster.jobs.jobs.values()
+        view = cluster.services.view(job)
+        assert view is not None
+        assert view.url == f"{scheme}127.0.0.1:8000"
 
 
 def test_replica_elsewhere_gets_no_request(tmp_path: Path) -> None:
@@ -308,6 +321,9 @@ def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
     assert any("status 302" in problem for problem in problems)
     view = cluster.view(job)
     assert (view.current, view.wanted, view.ready) == (120.0, 3, 0)
+    held_cluster = Cluster(tmp_path)
+    held_cluster.jobs.jobs[job.id] = job
+    assert held_cluster.view(job).ready is None, "a scheduler that holds has not looked"
 
 
 def test_front_that_hangs_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

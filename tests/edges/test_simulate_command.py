@@ -96,6 +96,7 @@ def test_unknown_names_fail_before_anything_runs(trace: Path, tmp_path: Path) ->
         (("--trace", "{trace}", "--slot", "nan"), "--slot", "240"),
         (("--trace", "{trace}", "--tenant", "a:guaranteed=some"), "--tenant", "guaranteed=8"),
         (("--trace", "{trace}", "--tenant", "a:weight=nan"), "tenant a", ""),
+        (("--trace", "{trace}", "--usage-half-life", "7d"), "--usage-half-life", "describe"),
         (("generate", "--profiles", "{profiles}", "--deadline", "nan:2"), "--deadline", "0.5"),
     ],
 )
@@ -278,3 +279,20 @@ def test_a_policy_that_raises_shows_its_own_traceback(
     assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert "brim/backends" not in done.stderr
     assert str(file) in done.stderr
+
+
+def test_half_life_lets_the_idle_tenant_come_first(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(
+        "submit_time,iteration,ddl,model_name,batch_size,num_gpu,duration,best_effort,tenant\n"
+        "0,1382400,0,m,64,8,172800,1,ads\n86400,691200,0,m,64,8,86400,1,web\n"
+    )
+    words = ("--trace", str(file), "--cluster", "1x8", "--policy", "brim", "--overheads", "none")
+    tenants = ("--tenant", "ads", "--tenant", "web", "--json")
+    times = [
+        json.loads(_run(*words, *tenants, *options).stdout)["policies"]["brim"][
+            "average_jct_seconds"
+        ]
+        for options in ((), ("--usage-half-life", "1d"))
+    ]
+    assert times == [pytest.approx(60.0 * 3600.0), pytest.approx(53.1 * 3600.0, rel=0.01)]

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 import recorded_run
+from brim.domain.job import JobSpec
 from brim.master.decisions import Decisions, Record
 from brim.master.entries import Before, Began, Heard, Joined
 from brim.master.state import State
+from brim.runs.directories import with_kept_code
 from brim.runs.trained import find_trained
 from brim.storage.bundles import digest_of
 from brim.storage.job_file import (
@@ -26,6 +28,7 @@ from brim.storage.job_file import (
     kept_bundle,
     with_code_in_place,
 )
+from brim.user_code.own_code import code_folder
 from brim.wire import messages as wire
 from e2e.running import DIGITS
 from edges.test_checkpoints import write
@@ -67,6 +70,25 @@ def test_a_run_keeps_its_file_and_sees_changes(tmp_path: Path, options: dict[str
     assert file.read_text() == "import rates\nrate = rates.one\n"
     assert (file.parent / "rates.py").read_text() == "one = 1\n"
     assert placed.command[2:] == spec.command[2:]
+
+
+def test_a_lost_module_runs_from_kept_code(tmp_path: Path) -> None:
+    run, package = tmp_path / "run", tmp_path / "flights"
+    for folder in (run, package):
+        folder.mkdir()
+    (package / "train.py").write_text("rate = 1\n")
+    (tmp_path / "data.py").write_text("")
+    command = ("python", "-m", "flights.train", "data.py")
+    spec = JobSpec(command=command, parameters={}, directory=str(tmp_path))
+    keep_code(run, spec)
+    assert from_kept_code(run, spec) is None
+    (package / "train.py").unlink()
+    warnings: list[str] = []
+    placed = with_code_in_place(run, with_kept_code(run, spec, warn=warnings.append))
+    assert warnings == [f"module flights.train is gone: the copy that {run} keeps is used"]
+    assert (code_folder(placed) / "flights" / "train.py").read_text() == "rate = 1\n"
+    spec = JobSpec(command=("python", "-m", "other"), parameters={}, directory=str(tmp_path))
+    assert from_kept_code(run, spec) is None
 
 
 def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:

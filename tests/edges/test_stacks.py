@@ -5,6 +5,8 @@ and in C code that has Python's lock in hand.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import brim
 from brim.host.process import state_of
-from brim.host.stacks import Stack, Stacks
+from brim.host.stacks import Stack, Stacks, readable
+from brim.master.stacks import StackTaking
+from e2e.running import until
 
 PROGRAM = """
 import ctypes, re, sys, time
@@ -64,3 +69,95 @@ def test_unready_processes_are_not_asked_for_stacks() -> None:
     assert asyncio.run(stacks.ask()) == Stack()
     stacks.close()
     assert asyncio.run(stacks.ask()) == Stack()
+
+
+def test_stopped_process_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question is a signal, and those that a stopped process gets wait in a queue."""
+    program = tmp_path / "hangs.py"
+    program.write_text(PROGRAM)
+    stacks = Stacks()
+    command = [sys.executable, str(program), str(stacks.file), "python"]
+
+    def size() -> int:
+        return os.fstat(stacks.file).st_size
+
+    with subprocess.Popen(command, pass_fds=[stacks.file]) as process:
+        try:
+            until(lambda: "in hang" in asyncio.run(stacks.ask()).text, "a stack")
+            os.kill(process.pid, signal.SIGSTOP)
+            until(lambda: state_of(process.pid) == "T", "its stop")
+            monkeypatch.setattr("brim.host.stacks._TO_ANSWER", 0.1)
+            size_then = size()
+            assert [asyncio.run(stacks.ask()) for _ in range(3)] == 3 * [Stack()]
+            os.kill(process.pid, signal.SIGCONT)
+            until(lambda: size() > size_then, "its answer")
+            monkeypatch.undo()
+            until(lambda: "in hang" in asyncio.run(stacks.ask()).text, "another one")
+            dumps = os.pread(stacks.file, size() - size_then, size_then).count(b"in <module>")
+        finally:
+            process.kill()
+    assert dumps == 2, "one for the questions while it was stopped"
+
+
+def test_memory_of_answers_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.host.stacks._LARGEST_FILE", 500)
+    program = tmp_path / "hangs.py"
+    program.write_text(PROGRAM)
+    stacks = Stacks()
+    command = [sys.executable, str(program), str(stacks.file), "sleep"]
+    with subprocess.Popen(command, pass_fds=[stacks.file]) as process:
+        try:
+            until(lambda: "in hang" in asyncio.run(stacks.ask()).text, "a stack")
+            found = [asyncio.run(stacks.ask()).text for _ in range(9)]
+        finally:
+            process.kill()
+    assert all("in hang" in stack for stack in found)
+    assert os.fstat(stacks.file).st_size < 1000
+
+
+@pytest.mark.parametrize("number", [b"-1", b"no number"])
+def test_process_without_a_valid_number_is_not_asked(number: bytes) -> None:
+    stacks = Stacks()
+    os.pwrite(stacks.file, number.rjust(20) + b"\n", 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brim.host.stacks.os.kill", lambda *_: pytest.fail("a signal"))
+        assert asyncio.run(stacks.ask()) == Stack()
+    stacks.close()
+
+
+def test_process_that_is_another_program_survives_questions(tmp_path: Path) -> None:
+    program = tmp_path / "becomes.py"
+    program.write_text(
+        "import os, sys\nfrom brim.host.stacks import show_when_asked\n"
+        "show_when_asked(int(sys.argv[1]))\nos.execvp('sleep', ['sleep', '3600'])\n"
+    )
+    stacks = Stacks()
+    command = [sys.executable, str(program), str(stacks.file)]
+    with subprocess.Popen(command, pass_fds=[stacks.file]) as process:
+        try:
+            name = Path(f"/proc/{process.pid}/comm")
+            until(lambda: name.read_text() == "sleep\n", "the other program")
+            assert [asyncio.run(stacks.ask()) for _ in range(3)] == 3 * [Stack()]
+            # It has its name before it has read its libraries: until then it runs.
+            until(lambda: state_of(process.pid) == "S", "a sleep")
+        finally:
+            process.kill()
+
+
+def test_first_frames_of_brim_are_left_out() -> None:
+    folder = Path(brim.__file__).parent
+    places = f"{folder}/worker/process.py", f"{folder}/node/loop.py"
+    dump = "".join(f'  File "{place}", line 3 in f\n' for place in ("a.py", *places))
+    assert readable(dump) == '  File "a.py", line 3, in f'
+
+
+def test_stacks_of_silent_agents_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.master.stacks._TO_SHOW", 0.05)
+    monkeypatch.setattr("brim.master.stacks._MOST_IN_ALL", 10)
+    taking = StackTaking(["a1", "a2"], begin=0.0)
+    taking.take("a1", {"w1": "six of", "w2": "seven f", "w3": "ten"})
+    taking.take("a1", {"w1": "again"})
+    taking.take("a9", {"w4": "a stranger"})
+    found = asyncio.run(taking.stacks_of(["w1", "w2", "w3", "w4"]))
+    assert found == {"w1": "six of", "w2": "", "w3": "ten", "w4": ""}
+    assert asyncio.run(StackTaking([], begin=0.0).stacks_of([])) == {}

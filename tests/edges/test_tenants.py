@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/jobs/{job}"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/explain"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/logs"): (None, 200, 200, 404),
+    ("GET", "/v1/jobs/{job}/stacks"): (None, 409, 409, 404),  # it does not run
     ("GET", "/v1/jobs/{job}/files"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/files/{name}"): (None, 404, 404, 404),
     # It has no terminal; the owner's words make no sense.
@@ -98,12 +99,19 @@ class House(Served):
             OTHER: self.client.give_token("web"),
         }
 
-    def as_(self, caller: str) -> Client:
+    def as_(self, caller: str, notice: Callable[[str], None] | None = None) -> Client:
         contact = read_scheduler_contact(self.folder)
         assert contact is not None
-        return Client(address=f"{contact.host}:{contact.port}", token=self.tokens[caller])
+        address = f"{contact.host}:{contact.port}"
+        return Client(address=address, token=self.tokens[caller], notice=notice)
 
     def ask(self, caller: str, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+        answer, content = self.request(caller, method, path, body)
+        return answer.status, content
+
+    def request(
+        self, caller: str, method: str, path: str, body: Any = None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         contact = read_scheduler_contact(self.folder)
         assert contact is not None
         connection = http.client.HTTPConnection(contact.host, contact.port, timeout=30.0)
@@ -113,7 +121,7 @@ class House(Served):
         )
         answer = connection.getresponse()
         try:
-            return answer.status, answer.read()
+            return answer, answer.read()
         finally:
             connection.close()
 
@@ -293,7 +301,7 @@ def test_a_token_is_given_used_and_revoked(house: House, monkeypatch: pytest.Mon
     )  # it is there
     contact = read_scheduler_contact(house.folder)
     assert contact is not None
-    monkeypatch.delenv("BRIM_HOME", raising=False)
+    monkeypatch.setenv("BRIM_HOME", state)  # a server comes first
     monkeypatch.setenv("BRIM_SERVER", f"{contact.host}:{contact.port}")
     monkeypatch.setenv("BRIM_TOKEN_FILE", str(file))
     house.client.submit(job_of("web"))

@@ -71,6 +71,9 @@ def test_line_keeps_its_width_and_gives_no_orders() -> None:
         return label_of(line, seen, grouping=grouping, is_closed=False, width=width)
 
     assert label(Line("ads"), 30) == "▾ ads              2 of 4 owed"
+    free = sight(news(job(), tenants=[tenant("default", 0, 1)]))
+    text = label_of(Line("default"), free, grouping=TENANTS, is_closed=False, width=30)
+    assert text == "▾ default      1 device in use", "nothing is owed where no tenants are declared"
     assert label(Line("n1"), 30, grouping=NODES) == "▾ n1     drained 0 of 4 in use"
     wide = label(Line("ads", late.job), 40)
     assert wide == " ! a\\x1b[2J[b]x-1        running    25 %"

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import io
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from brim.coordination.cluster import metering
 from brim.domain.usage import Shares, month_of
 from brim.errors import SpecError
 from brim.host.clock import SystemClock
+from brim.scheduler.cycles import decode_cycle
+from brim.scheduler.replay import replay
 from brim.storage.book import Book
 from brim.storage.database import Database
 from e2e.running import until
@@ -73,6 +76,47 @@ def test_a_tenant_sees_its_own(house: House) -> None:
     for grouping, expected in (("tenant", {"web"}), ("job", set()), ("user", set())):
         assert {row.name for row in house.as_(OTHER).usage(group_by=grouping).rows} == expected
     assert {row.name for row in house.as_(OWNER).usage().rows} == {"ads"}
+
+
+def test_recent_use_is_shown_and_replayed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metering, "_INTERVAL", 0.2)
+    assert {view.lately for view in house.client.tenants()} == {None}
+    house.client.apply(replace(house.spec, usage_half_life=60.0))
+    job = house.client.submit(ask("8", tenant="ads")).job
+
+    def lately() -> float:
+        (view,) = (view for view in house.client.tenants() if view.tenant == "ads")
+        return view.lately or 0.0
+
+    until(lambda: lately() > 0.02, "something that was borrowed")
+    shown = CliRunner().invoke(cli, ["tenants", "--state", str(house.folder)])
+    assert "borrows  lately  jobs" in shown.stdout
+    (row,) = (row for row in house.client.usage().rows if row.name == "ads")
+    assert (row.lately or 0.0) > 0.02
+    assert (row.lately_share, row.weight) == (1.0, 1.0)
+    (row,) = house.as_(OTHER).usage().rows
+    assert (row.name, row.lately, row.lately_share) == ("web", 0.0, 0.0)
+    assert {row.lately for row in house.client.usage("2026-01").rows} <= {None}
+    assert {row.lately for row in house.client.usage(group_by="job").rows} == {None}
+    table = brim(house).stdout.splitlines()
+    assert table[0].split()[-3:] == ["lately", "share", "weight"]
+    assert table[1].split()[-2:] == ["1.00", "1"]
+    (in_csv, _) = rows_of(brim(house, "--csv").stdout)
+    assert (in_csv["lately_share"], in_csv["weight"]) == ("1.00", "1")
+    assert float(in_csv["lately_devices"]) > 0.01
+    house.client.submit(ask("1:8", tenant="web"))
+    until(lambda: len(house.client.jobs()) == 2, "a cycle after it")
+    house.client.cancel(job)
+    house.close()
+    with contextlib.closing(Database(house.folder / "scheduler.db")) as database:
+        recent = Book(database).recent
+        cycles = list(database.cycles())
+        assert replay(cycles).differences == ()
+    assert recent is not None
+    assert recent.half_life == 60.0
+    assert recent.borrowed["ads"] > 0.02
+    snapshots = [decode_cycle(row.content)[0] for row in cycles]
+    assert any(shot.recent and shot.recent.borrowed.get("ads") for shot in snapshots)
 
 
 def test_wrong_and_empty_months_are_clear(house: House) -> None:

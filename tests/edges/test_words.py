@@ -83,6 +83,39 @@ MAX_POOR_NAMES = 1.5
 MAX_RELATIVES = 6.0
 MAX_TEST_WORDS = 8
 
+# Nouns that are counted in messages, and how often a module has one in the plural behind a number: a
+# list, a limit, or a number that is never 1.
+_COUNTED = re.compile(
+    r" (?:devices|workers|jobs|nodes|replicas|steps|samples|rows|hosts|servers|files|pods)\b(?!/)"
+)
+ALWAYS_SEVERAL = {
+    "coordination/job/reduction.py": 1,
+    "domain/submission.py": 1,
+    "embeddings/tables/kernels.py": 1,
+    "policies/allotment.py": 1,
+    "report/course.py": 1,
+    "report/run.py": 1,
+    "serving/application.py": 1,
+    "serving/bodies.py": 1,
+    "serving/inputs.py": 2,
+    "simulator/compare.py": 1,
+    "simulator/engine.py": 1,
+    "simulator/happened.py": 1,
+    "simulator/importers/formats.py": 1,
+    "simulator/own_policy.py": 2,
+    "storage/bundles.py": 1,
+    "storage/job_file.py": 1,
+    "train/checks/left_over.py": 1,
+    "train/entry/keras.py": 1,
+    "train/entry/training_file.py": 1,
+    "train/exchange/distributed.py": 1,
+    "train/exchange/folding.py": 1,
+    "train/exchange/trade.py": 1,
+    "train/trainer/arguments.py": 1,
+    "train/trainer/elastic.py": 1,
+    "user_code/own_code.py": 1,
+}
+
 _Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -149,6 +182,18 @@ def refused_in(text: str) -> Iterator[str]:
     substitutes = refused_words()
     for match in refused().finditer(re.sub(r"`[^`\n]*`|state machine|--leader-elect\b", "", text)):
         yield f"says {match[0]!r}: {substitutes[match[0].lower()]}"
+
+
+def fixed_plurals(tree: ast.Module) -> Iterator[str]:
+    """Yield each number, other than the end of a range, before a noun in the plural, as text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            texts = list(map(str, parts))
+            for head, number, tail in zip(["", *texts], texts, texts[1:], strict=False):
+                noun = _COUNTED.match(tail)
+                if number == "{}" and noun and not head.endswith(" to "):
+                    yield f"{head[-20:]}{number}{noun[0]}"
 
 
 def faults() -> Iterator[str]:
@@ -313,6 +358,28 @@ def known(each, out, *, job):
 )
 def test_a_poor_first_line_is_found(docstring: str, problems: int) -> None:
     assert len(list(poor_heads(docstring))) == problems
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('f"held {n} devices"', ["held {} devices"]),
+        ('f"from 1 to {n:,} workers of {m} jobs"', [" workers of {} jobs"]),
+        ('f"from 1 to {n:,} workers"', []),
+        ("f\"{counted(n, 'worker')} of {m}\"", []),
+    ],
+)
+def test_a_fixed_plural_is_found(text: str, found: list[str]) -> None:
+    assert list(fixed_plurals(ast.parse(text))) == found
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    found = {path: list(fixed_plurals(tree)) for path, tree in sources().items()}
+    plurals = {
+        path: texts for path, texts in found.items() if texts and not path.startswith("lab/")
+    }
+    counts = {path: len(texts) for path, texts in plurals.items()}
+    assert counts == ALWAYS_SEVERAL, f"write brim.domain.quantities.counted, or count: {plurals}"
 
 
 def test_a_refused_word_is_found() -> None:

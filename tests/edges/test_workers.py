@@ -20,15 +20,17 @@ from brim.agent.workers import Callbacks, Workers
 from brim.host.process import readable
 from brim.host.stacks import Stacks
 from brim.storage.trails import SamplesRead, Trail
-from brim.wire.frames import READ_BYTES, frame
+from brim.wire.frames import READ_BYTES, FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
     Hello,
+    JobFailed,
     TemplateMessage,
     TemplateReady,
     WorkerForked,
     WorkerMessage,
 )
+from brim.worker.template import become_program
 
 
 class Undying:
@@ -309,3 +311,24 @@ def test_killed_workers_leave_no_trail(tmp_path: Path) -> None:
 
     asyncio.run(live())
     assert not list(tmp_path.glob(".reading-*"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"), [(0o644, "Permission denied"), (None, "No such file or directory")]
+)
+def test_a_program_that_cannot_be_started_is_told(
+    tmp_path: Path, mode: int | None, reason: str
+) -> None:
+    """A worker that only ended would be started again and again."""
+    program, (agent, worker) = tmp_path / "python", socket.socketpair()
+    if mode is not None:
+        program.touch(mode)
+    with pytest.raises(SystemExit):
+        become_program((str(program), "train.py"), worker.detach())
+    with agent:
+        (message,) = FrameBuffer().feed(agent.recv(4096))
+    failed = Codec[WorkerMessage](WorkerMessage).decode(message)
+    assert isinstance(failed, JobFailed)
+    assert failed.message.startswith(
+        f"COMMAND: got '{program}', which cannot be started ({reason})"
+    )

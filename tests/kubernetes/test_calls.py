@@ -309,6 +309,21 @@ def test_logs_are_read() -> None:
     assert api.asked == [f"{path}?container=c&tailLines=9&previous=true&limitBytes=16777216"]
 
 
+def test_logs_are_read_from_a_time_on() -> None:
+    stamp = "2026-11-30T10:00:00.000000001Z"
+
+    async def read() -> bytes:
+        async with api.served() as server:
+            return await server.stamped_logs("a", namespace="default", container="c", since=stamp)
+
+    api = ScriptedApi([says({})])
+    asyncio.run(read())
+    path = "GET /api/v1/namespaces/default/pods/a/log"
+    assert api.asked == [
+        f"{path}?container=c&timestamps=true&sinceTime={stamp}&limitBytes=16777216"
+    ]
+
+
 def test_who_may_not_write_sends_nothing() -> None:
     api = ScriptedApi([says(A)])
 

@@ -341,6 +341,8 @@ def test_tenants_become_those_of_a_cluster() -> None:
             Tenant(id="b"),
         ),
     )
+    assert with_tenants(base, directory, usage_half_life=3600.0).usage_half_life == 3600.0
+    assert with_tenants(base, read_tenants([]), usage_half_life=3600.0).usage_half_life is None
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,19 @@ from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
 from brim.cli.submit import _choose_pods
-from brim.domain.course import sentence_of
+from brim.domain.course import Change, sentence_of
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.submission import Submission, fingerprint
 from brim.domain.workload import Priority
 from brim.errors import EnvironmentFault, SpecError
-from brim.kubernetes.cluster_client import read_line
+from brim.kubernetes.cluster_client import KubeJobs, read_line
+from brim.kubernetes.namespace_news import NamespaceNews
 from brim.kubernetes.objects.elastic_jobs import code_in, read_job
 from brim.kubernetes.objects.schemas import crds, in_yaml
 from brim.kubernetes.objects.status import status_of
 from brim.kubernetes.objects.templates import read_templates
 from brim.kubernetes.objects.written_jobs import LARGEST_CODE, PodChoices, code_map, elastic_job
+from brim.wire.cluster import JobView
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane
 from elastic_jobs import MADE, everything, submitted
@@ -301,8 +303,6 @@ def record(plane: ControlPlane, url: str, name: str, **changes: Any) -> None:
 
 
 def read_change(event: str, first_count: int, last_count: int, reason: str, detail: str) -> Any:
-    from brim.domain.course import Change
-
     return Change(1_764_003_605.0, "flights-1", event, first_count, last_count, reason, detail)
 
 
@@ -326,10 +326,57 @@ def test_the_verbs_that_look(api_server: ControlPlane, home: str) -> None:
     assert "flights-1" in invoked(home, "explain", "flight-1").stderr
 
 
+def test_damaged_record_hides_no_other_job(api_server: ControlPlane, home: str) -> None:
+    for _ in range(2):
+        invoked(home, "submit", "flights.py")
+    namespace = home.rpartition("/")[2]
+    path = f"/apis/brim.dev/v1alpha1/namespaces/{namespace}/elasticjobs/flights-1/status"
+    damage = {"status": {"record": "none", "phase": "Running"}}
+    api_server.api.ask(path, method="PATCH", body=damage, kind=PATCH)
+    listed = invoked(home, "jobs")
+    assert listed.exit_code == 0, listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == [
+        "flights-1",
+        "flights-2",
+    ]
+    assert "the record of this job is damaged" in invoked(home, "status", "flights-1").stdout
+    assert invoked(home, "cancel", "flights-1").exit_code == 0
+
+
+def test_news_of_a_namespace_are_what_has_changed(api_server: ControlPlane, home: str) -> None:
+    invoked(home, "submit", "flights.py")
+    jobs = KubeJobs(home.rpartition("/")[2], notice=print)
+    first = jobs.news()
+    assert not first.complete
+    assert [view.job for view in first.jobs] == ["flights-1"]
+    invoked(home, "submit", "flights.py")
+    record(api_server, home, "flights-1")
+    second = jobs.news(first.place, wait=30.0)
+    assert second.complete
+    assert [view.job for view in second.jobs] == ["flights-1", "flights-2"]
+    assert [(line.job, line.after) for line in second.changes] == [("flights-1", 2)]
+    invoked(home, "cancel", "flights-2")
+    third = jobs.news(second.place, wait=30.0)
+    assert (third.forgotten, third.jobs, third.changes) == (["flights-2"], [], [])
+    assert not jobs.news(second.place).complete
+    assert (jobs.plan(), jobs.log_lines("flights-1").lines) == ([], [])
+
+
+def test_short_stories_repeat_no_line() -> None:
+    lines = [Change(float(number), "a") for number in range(6)]
+    news, views = NamespaceNews(), dict[str, JobView]()
+    place = news.since("", views, {"a": tuple(lines[:3])}, timestamp=0.0).place
+    for story, changes in ((lines[:3], []), (lines[2:5], lines[3:5]), (lines[5:], lines[5:])):
+        answer = news.since(place, views, {"a": tuple(story)}, timestamp=0.0)
+        place = answer.place
+        assert answer.changes == changes
+
+
 def test_the_verbs_that_change(api_server: ControlPlane, home: str) -> None:
     invoked(home, "submit", "flights.py", "--workers", "1:4")
     record(api_server, home, "flights-1")
-    assert "may have 2:8 workers" in invoked(home, "resize", "flights-1", "2:8").stderr
+    resized = invoked(home, "resize", "flights-1", "2:8").stderr
+    assert "asked for 2:8 workers, has none now; its scheduler has not decided yet" in resized
     assert object_of(api_server, home, "flights-1")["spec"]["workers"] == {"min": 2, "max": 8}
     assert invoked(home, "suspend", "flights-1").exit_code == 0
     assert object_of(api_server, home, "flights-1")["spec"]["suspend"] is True

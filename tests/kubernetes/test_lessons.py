@@ -1,4 +1,4 @@
-"""The lessons of jobs, as an operator writes them beside the memory of the last cycle."""
+"""Lessons of jobs and recent use, as an operator writes them beside the memory of the last cycle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brim.kubernetes.record import learn_again, packed_lessons
+from brim.domain.usage import RecentUse
+from brim.kubernetes.record import go_on_counting, learn_again, packed_lessons, packed_use
+from brim.storage.book import Book
 from brim.storage.database import Database
 
 
@@ -29,3 +31,20 @@ def test_the_latest_lessons_are_kept(tmp_path: Path, room: int) -> None:
         assert sum(are_kept) == 3_000
     first.close()
     second.close()
+
+
+def test_later_recent_use_is_kept(tmp_path: Path) -> None:
+    first, second = Book(Database(tmp_path / "one")), Book(Database(tmp_path / "other"))
+    assert packed_use(first) == ""
+    recent = RecentUse(half_life=3600.0, borrowed={"ads": 2.0})
+    first.charge({}, {}, counted=100.0, recent=recent)
+    memory = {"data": {"recent-use": packed_use(first)}}
+    for unreadable in (None, {}, {"data": {"recent-use": "{"}}, {"data": {"recent-use": 7}}):
+        go_on_counting(second, unreadable)
+        assert (second.counted, second.recent) == (None, None)
+    go_on_counting(second, memory)
+    assert (second.counted, second.recent) == (100.0, recent)
+    newer_use = RecentUse(half_life=3600.0, borrowed={"ads": 1.0})
+    second.charge({}, {}, counted=200.0, recent=newer_use)
+    go_on_counting(second, memory)
+    assert (second.counted, second.recent) == (200.0, newer_use), "its own disk knows better"

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from brim.backends import live
 from brim.backends.processes import Launch
+from brim.coordination.cluster import metering
 from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock, monotonic
 from brim.kubernetes import elastic_objects, record
@@ -183,6 +186,7 @@ class House:
     ) -> None:
         self.evictions, self.placeholders = evictions, placeholders
         self.service_urls: tuple[str, ...] = ()
+        self.usage_half_life: float | None = None
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.slot = {"cpu": "1", "memory": "1Gi"}
         self.kubelets = Kubelets(plane, namespace, first=first_node)
@@ -221,6 +225,7 @@ class House:
             placeholders=self.placeholders,
             service_urls=self.service_urls,
             grace=10.0,
+            usage_half_life=self.usage_half_life,
         )
 
         async with ApiServer(access, qps=500, burst=500) as api:
@@ -740,6 +745,56 @@ def test_learned_speeds_outlive_an_operators_disk(
             await house.until(lambda: lessons() == "")
 
     run(work)
+
+
+def test_recent_use_outlives_an_operators_disk(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "_INTERVAL", 0.1)
+    monkeypatch.setattr(live, "_MAX_POLL_INTERVAL", 0.2)  # where nothing happens
+    house.usage_half_life = 60.0
+    tenants = "/apis/brim.dev/v1alpha1/tenants"
+
+    def recent() -> dict[str, Any]:
+        with contextlib.suppress(EnvironmentFault, KeyError):
+            path = f"/api/v1/namespaces/{OPERATORS_NAMESPACE}/configmaps/{MEMORY}"
+            found: dict[str, Any] = json.loads(house.plane.api.ask(path)["data"]["recent-use"])
+            return found
+        return {"counted": 0.0, "recent": {"borrowed": {}}}
+
+    def borrowed(tenant: str) -> float:
+        return float(recent()["recent"]["borrowed"].get(tenant, 0.0))
+
+    async def work() -> None:
+        single = {"min": 1, "max": 1}
+        async with house.operator():
+            house.submit("first", workers=single, tenant="ads")
+            await house.until_running(1, "first")
+            await house.until(lambda: borrowed("ads") > 0.02)
+            house.run_ends("done", "first")
+            await house.until(lambda: house.phase("first") == "Done")
+        written = recent()
+        assert written["recent"]["half_life"] == 60.0
+        async with house.operator():
+            house.submit("second", workers=single, tenant="web")
+            await house.until_running(1, "second")
+            await house.until(lambda: borrowed("web") > 0.0)
+            assert recent()["counted"] > written["counted"]
+            assert 0.5 * written["recent"]["borrowed"]["ads"] < borrowed("ads")
+
+    for name in ("ads", "web"):
+        body = {
+            "apiVersion": "brim.dev/v1alpha1",
+            "kind": "Tenant",
+            "metadata": {"name": name},
+            "spec": {"namespaces": [house.namespace]},
+        }
+        house.plane.api.ask(tenants, method="POST", body=body)
+    try:
+        run(work)
+    finally:
+        for name in ("ads", "web"):
+            house.plane.api.ask(f"{tenants}/{name}", method="DELETE")
 
 
 def test_job_with_an_unreadable_record_is_left_alone(house: House) -> None:

@@ -67,6 +67,10 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
         (["--image", IMAGE, "--slot", "cpu=0"], "--slot: got nothing"),
         (["--image", IMAGE, "--grace", "soon"], "--grace: got 'soon'"),
         (
+            ["--image", IMAGE, "--usage-half-life", "5s"],
+            "--usage-half-life: got 5s, need a time from 1m to 3650d",
+        ),
+        (
             ["--image", IMAGE, "--grace", "30s"],
             "--grace: got 30s, need at least 34s: a pod has 30s",
         ),
@@ -230,14 +234,15 @@ def test_installation_reports_each_object(
     ]
     assert {line.split()[0] for line in second_run.stdout.splitlines()} == {"unchanged"}
     assert "nothing to change" in second_run.stderr
-    changed_run = brim(*words, "--headroom", "2", "--json", env=whole_server)
+    words += ["--headroom", "2", "--usage-half-life", "7d"]
+    changed_run = brim(*words, "--json", env=whole_server)
     changed = [
         load for load in json.loads(changed_run.stdout)["applied"] if load["outcome"] != "unchanged"
     ]
     assert [(item["kind"], item["outcome"]) for item in changed] == [("Deployment", "changed")]
     deployed = api_server.api.ask(f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}")
     container = deployed["spec"]["template"]["spec"]["containers"][0]
-    assert container["args"] == ["--headroom=2"]
+    assert container["args"] == ["--headroom=2", "--usage-half-life=7d"]
 
 
 def test_dry_runs_print_what_is_installed(

@@ -51,8 +51,9 @@ def test_trials_that_replay_nothing_fail(
     remaining = iter(reasons)
 
     def run_trial(job: Job, trial_: trial.Trial, *_: object, **__: object) -> Result:
-        words = {"still_eager": next(remaining)}
-        return Result(trial=trial_, broken=(), seconds=1.0, lives=1, strikes=(), **words)
+        reason = next(remaining)
+        facts: dict[str, Any] = {"seconds": 1.0, "lives": 1, "still_eager": reason}
+        return Result(trial=trial_, broken=(), strikes=(), **facts)
 
     monkeypatch.setattr(trial, "calm_run", lambda *_, **__: Calm("0" * 64, 50, 1 << 20))
     monkeypatch.setattr(trial, "run_trial", run_trial)

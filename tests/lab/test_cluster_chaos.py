@@ -104,20 +104,33 @@ def test_surplus_is_reported_once_seen_twice() -> None:
         workers={"job-1": [1, 2], "job-2": [3, 4]},
         where={7: "n1", 8: "n1", 9: "n2", 1: "n2", 2: "n2"},
     )
-    recount.add(twice)
+    recount.add(twice, now=0.0)
     recount.add(
-        Census(agents={"job-1": [8, 9]}, where={8: "n1", 9: "n2"})
+        Census(agents={"job-1": [8, 9]}, where={8: "n1", 9: "n2"}), now=0.1
     )  # who is just about to go counts once
-    recount.add(twice)
+    recount.add(twice, now=0.2)
     assert recount.broken == []
-    recount.add(twice)
-    recount.add(twice)
+    recount.add(twice, now=0.3)
+    recount.add(twice, now=0.4)
     assert recount.broken == [
         "2 agents of job-1 on n1 at once",
         "2 schedulers at once",
         "2 workers at once on 1 devices of n2",
         "4 workers at once on 3 devices",
     ]
+
+
+def test_replicas_left_behind_and_second_fronts_are_found() -> None:
+    recount = Recount({"n1": 2})
+    census = Census(fronts={"web-1": [3, 4], "web-2": [5]}, orphans=[7, 8])
+    recount.add(census, now=0.0)
+    recount.add(Census(orphans=[7]), now=1.9)
+    recount.add(Census(orphans=[7, 8]), now=2.1)
+    assert recount.broken == []
+    recount.add(census, now=2.2)
+    assert recount.broken == ["replica 7 has outlived its worker"]
+    recount.add(census, now=2.3)
+    assert recount.broken[1:] == ["2 fronts of web-1 at once"]
 
 
 def test_a_census_ignores_fresh_forks(

@@ -11,13 +11,14 @@ from brim.errors import SpecError
 from brim_lab.chaos.deeds import (
     ON_JOB,
     ON_PROCESSES,
+    ON_SERVICE,
     SUBMITS,
     Deed,
     DeedKind,
     describe_deed,
     parse_deeds,
 )
-from brim_lab.chaos.random_deeds import random_deeds, random_nodes
+from brim_lab.chaos.random_deeds import beside_service, random_deeds, random_nodes
 
 WITHIN = WorkerRange.parse("1:4")
 seeds = st.integers(0, 2**63)
@@ -59,10 +60,40 @@ def test_seeds_give_every_kind_and_different_deeds() -> None:
     drawn = [
         random_deeds(seed, kinds=possible_kinds, epochs=4, workers=WITHIN) for seed in range(200)
     ]
-    assert {deed.kind for deeds in drawn for deed in deeds} == set(DeedKind)
+    of_services = {DeedKind.SERVE, *ON_SERVICE}
+    assert {deed.kind for deeds in drawn for deed in deeds} == set(DeedKind) - of_services
     assert len(set(drawn)) == 200
     assert drawn[7] == random_deeds(7, kinds=possible_kinds, epochs=4, workers=WITHIN)
     assert all(any(deed.kind in ON_PROCESSES for deed in deeds) for deeds in drawn)
+
+
+@given(seeds, kinds)
+def test_service_comes_first_and_bears_deeds(seed: int, kinds: list[DeedKind]) -> None:
+    training = random_deeds(seed, kinds=kinds, epochs=4, workers=WITHIN)
+    service, *deeds = beside_service(training, seed, kinds=kinds, workers=WITHIN)
+    assert (service.kind, service.at) == (DeedKind.SERVE, 0.0)
+    submits = [deed for deed in (service, *deeds) if deed.kind in SUBMITS]
+    assert [deed.kind is DeedKind.SERVE for deed in submits] == [True] + [False] * (
+        len(submits) - 1
+    )
+    loads = [deed for deed in deeds if deed.kind is DeedKind.ASK]
+    assert 2 <= len(loads) <= 3
+    for deed in deeds:
+        assert deed.kind in SUBMITS or deed.kind in (DeedKind.ASK, *kinds)
+        assert (deed.job in range(1, len(submits) + 1)) == (deed.kind in ON_JOB)
+        assert deed.kind not in ON_SERVICE or deed.job == 1
+        assert deed.job != 1 or deed.kind is not DeedKind.CANCEL, "it is cancelled at the end"
+    ending = {DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING}
+    assert sum(deed.kind in ending for deed in deeds) < 5
+    assert parse_deeds("; ".join(map(describe_deed, (service, *deeds)))) == (service, *deeds)
+
+
+def test_seeds_give_a_service_every_kind() -> None:
+    possible_kinds = [kind for kind in DeedKind if kind not in SUBMITS]
+    drawn = [beside_service([], seed, kinds=possible_kinds, workers=WITHIN) for seed in range(50)]
+    assert {deed.kind for deeds in drawn for deed in deeds} > ON_SERVICE
+    assert {str(deeds[0].workers) for deeds in drawn} == {"1:2", "1:3"}
+    assert {deeds[0].tenant for deeds in drawn} == {"ads", "web"}
 
 
 def test_clusters_have_one_to_three_nodes() -> None:
@@ -93,6 +124,11 @@ def test_a_clause_is_one_deed() -> None:
         ("kill node 0 at 3s", "a node: they are counted from 1"),
         ("burn job 2 at 3s", "a clause that begins with submit, suspend"),
         ("kill everything for x at 3s", "a duration"),
+        (
+            "submit 1 of ads for 4 epochs at 0s; kill front of job 1 at 3s",
+            "a job that is a service",
+        ),
+        ("serve 1:2 of ads at 0s; ask job 1 0 times a second at 3s", "at least one request"),
     ],
 )
 def test_what_cannot_be_read_is_told(text: str, message: str) -> None:

@@ -277,6 +277,7 @@ def _web(**changes: object) -> WebService:
         alone=day(0, wanted, held, ()),
         beside=day(50, wanted, held, training),
         course=_course("elastic", 0.0, [(10, 5), (10, 3)]),
+        following=day(48, wanted, ((0.0, 2), (5.5, 5), (7.0, 2), (10.0, 0)), training),
         fixed=day(30, fixed, fixed, ((0.0, 3), (10.0, 0))),
         predicted=0.99,
         launches=1,
@@ -291,6 +292,10 @@ def test_a_web_service_leaves_training_its_slots() -> None:
     assert found.beside.waited == pytest.approx([0.5])
     assert found.use == pytest.approx(1.0 - (0.3 * 3 + 0.3 * 3) / 80, abs=0.01)
     assert found.fixed.use(8, 10.0) == pytest.approx(1.0)
+    assert found.fixed.late(found.day) == 0.0
+    assert 0.0 < found.beside.late(found.day) < found.following.late(found.day) < 1.0
+    assert found.fixed.replicas(10.0) == pytest.approx(5.0)
+    assert found.following.replicas(10.0) == pytest.approx((2 * 8.5 + 5 * 1.5) / 10)
     assert "50 steps in the day in place of 30" in sentence_of(found)
 
 
@@ -342,6 +347,7 @@ def test_figures_tables_and_numbers_are_made_of_all(tmp_path: Path) -> None:
     assert [row[0] for row in table_of(_web())[1]] == [
         "service alone",
         "beside training",
+        "the same, following",
         "fixed parts",
     ]
     assert [row[0] for row in table_of(two)[1]] == ["gang", "elastic"]

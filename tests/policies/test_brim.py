@@ -89,14 +89,47 @@ def test_the_second_conflicting_job_is_refused() -> None:
     yes, refusal = brim(_snapshot(first, two)).verdicts
     assert yes.reason is Reason.FITS
     assert refusal.reason is Reason.BREAKS_PROMISE
-    assert "1 promised jobs" in refusal.detail
+    assert "with 1 promised job on" in refusal.detail
 
 
 def test_surplus_has_a_reason_with_numbers() -> None:
     job = Job(id="a", submitted=0.0, work=100.0, curve=CONCAVE, deadline=1000.0)
     decision = brim(_snapshot(job))
     assert decision.workers == {"a": 16}
-    assert decision.reasons["a"] == (Reason.SURPLUS, "1 needed, 15 from the surplus")
+    assert decision.reasons["a"] == (
+        Reason.SURPLUS,
+        "1 needed, 15 from the surplus, expected to be 7.50 times as fast",
+    )
+
+
+@pytest.mark.parametrize(
+    ("maximum", "text"),
+    [(2, "as many as it may have"), (4, "its fewest: others make better use of more")],
+)
+def test_a_share_is_all_or_the_fewest(maximum: int, text: str) -> None:
+    job = Job(id="a", submitted=0.0, work=1e5, curve=CONCAVE, minimum=2, maximum=maximum)
+    snapshot = replace(_snapshot(job, now=1.0, capacity=2), overheads=OVERHEADS["published"])
+    states = tuple(state._replace(workers=2) for state in snapshot.jobs)
+    decision = brim(replace(snapshot, jobs=states))
+    assert decision.reasons["a"] == (Reason.MINIMUM_SHARE, text)
+
+
+def test_workers_to_measure_promise_no_speed() -> None:
+    job = Job(id="a", submitted=0.0, work=100.0, curve=CONCAVE, maximum=2)
+    snapshot = _snapshot(job)
+    states = tuple(state._replace(profiled=True) for state in snapshot.jobs)
+    assert brim(replace(snapshot, jobs=states)).reasons["a"] == (
+        Reason.SURPLUS,
+        "0 needed, 2 from the surplus, on which its speed is measured",
+    )
+
+
+def test_job_without_a_deadline_is_told_of_none() -> None:
+    jobs = tuple(replace(job, deadline=None) for job in random_jobs(0, 12))
+    world = Settings(record=True, overheads=OVERHEADS["restart"])
+    changes = simulate(jobs, Cluster.parse("1x8"), brim, settings=world).changes
+    assert any(change.reason == Reason.MINIMUM_SHARE.value for change in changes)
+    assert not any("deadline" in change.detail for change in changes)
 
 
 @settings(max_examples=10, deadline=None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -10,12 +11,16 @@ from hypothesis import strategies as st
 from brim.domain.cluster import Cluster
 from brim.domain.measuring import curve_of_service
 from brim.domain.resizing import OVERHEADS
-from brim.domain.schedule import JobState, Reason, Snapshot, Standing
+from brim.domain.scaling import ScalingCurve
+from brim.domain.schedule import Admitted, JobState, Reason, Snapshot, Standing
 from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse
 from brim.domain.workload import Job, Priority
+from brim.errors import InternalError
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.simulator.engine import Settings, simulate
+from brim.simulator.run import SimulatedRun, measure
 from brim.user_code.policies import POLICIES
 from workloads import CONCAVE, random_jobs
 
@@ -126,6 +131,36 @@ def test_reclaims_touch_few_jobs_and_explain() -> None:
         "tenant a held 14 devices and may use 8 now (guaranteed: 8); "
         "tenant b takes 8 (held 0, guaranteed 8); this job gives 6 of 9",
     )
+
+
+@pytest.mark.parametrize("tenants", [OWNERS[:1], ()], ids=["tenants", "no tenants"])
+@pytest.mark.parametrize("state", ["drained", "leaving", "lost"])
+def test_a_nodes_end_is_the_reason_to_give(tenants: tuple[Tenant, ...], state: str) -> None:
+    on_both = _state(_job("a1"), workers=16)._replace(nodes={"node0": 8, "node1": 8})
+    snapshot = replace(
+        _snapshot(on_both, tenants=tenants),
+        capacity=8,
+        cluster=CLUSTER.with_lost({"node1"}),
+        unavailable={"node1": state},
+    )
+    decision = cycle(snapshot, brim)
+    assert decision.workers["a1"] == 8
+    assert decision.reasons["a1"] == (
+        Reason(f"node-{state}"),
+        f"node1 is {state}, which leaves 8 devices where 16 were in use; this job gives 8 of 16",
+    )
+
+
+def test_a_drained_empty_node_takes_nothing() -> None:
+    low = _state(_job("a1"), workers=8)._replace(nodes={"node0": 8})
+    snapshot = replace(
+        _snapshot(low, _state(_job("b1", "b", minimum=8))),
+        capacity=8,
+        cluster=CLUSTER.with_lost({"node1"}),
+        unavailable={"node1": "drained"},
+        tenants=(Tenant(id="a"), Tenant(id="b", guaranteed=8)),
+    )
+    assert cycle(snapshot, brim).reasons["a1"][0] is Reason.RECLAIMED
 
 
 def test_the_cheapest_gang_is_suspended_first() -> None:
@@ -309,3 +344,81 @@ def test_two_services_share_too_few_devices() -> None:
     workers = cycle(_snapshot(first, second, tenants=OWNERS[:1]), brim).workers
     assert sum(workers.values()) == 16
     assert min(workers.values()) >= 7
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 100_000), st.sampled_from((120.0, 1200.0)))
+def test_recent_use_breaks_no_promise(seed: int, half_life: float) -> None:
+    """Promises count on a part of the devices that nobody owns, also of who has borrowed most."""
+    tenants = (Tenant(id="a", guaranteed=4), Tenant(id="b", weight=2.0), Tenant(id="c", weight=9.0))
+    jobs = tuple(replace(job, tenant="abc"[k % 3]) for k, job in enumerate(random_jobs(seed, 40)))
+    borrowed = {"b": 8.0, "c": 12.0}
+    world = Settings(tenants=tenants, recent=RecentUse(half_life=half_life, borrowed=borrowed))
+    assert measure(simulate(jobs, CLUSTER, brim, settings=world)).admitted_missed == 0
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_promise_below_another_priority_is_kept(priority: Priority) -> None:
+    """The guarantee goes to the other job, so the promise counts on unowned devices."""
+    hour, curve = 3600.0, partial(ScalingCurve.linear, rate=1.0)
+    urgent = Job(
+        id="urgent", submitted=0.0, work=160 * hour, curve=curve(maximum=4), tenant="a",
+        priority=priority,
+    )  # fmt: skip
+    dated = Job(
+        id="dated", submitted=1.0, work=40 * hour, curve=curve(maximum=4), tenant="a",
+        deadline=13 * hour,
+    )  # fmt: skip
+    rival = Job(id="rival", submitted=2 * hour, work=800 * hour, curve=curve(maximum=8), tenant="b")
+    world = Settings(
+        tenants=(Tenant(id="a", guaranteed=4), Tenant(id="b")),
+        recent=RecentUse(half_life=86_400.0, borrowed={"a": 4.0}),
+        overheads=OVERHEADS["none"],
+    )
+    run = simulate([urgent, dated, rival], Cluster.parse("1x12"), brim, settings=world)
+    assert measure(run).admitted_missed == 0
+    assert all(isinstance(verdict, Admitted) for _, verdict in run.verdicts)
+
+
+def test_recent_use_hides_no_endless_wait() -> None:
+    curve = ScalingCurve.linear(rate=1.0, maximum=8)
+    jobs = [
+        Job(id=name, submitted=0.0, work=1.0, curve=curve, tenant=name, minimum=8) for name in "ab"
+    ]
+    world = Settings(
+        tenants=(Tenant(id="a", limit=4), Tenant(id="b", limit=4)),
+        recent=RecentUse(half_life=3600.0, borrowed={"a": 4.0}),
+    )
+    with pytest.raises(InternalError, match="2 jobs waiting for ever"):
+        simulate(jobs, Cluster.parse("1x8"), brim, settings=world)
+
+
+def _alone_and_beside(recent: RecentUse | None) -> SimulatedRun:
+    """Two tenants of one weight on 8 devices: for a day one of them is alone."""
+    day, curve = 86_400.0, ScalingCurve.linear(rate=1.0, maximum=8)
+    first = Job(id="first", submitted=0.0, work=16 * day, curve=curve, tenant="ads")
+    second = Job(id="second", submitted=day, work=8 * day, curve=curve, tenant="web")
+    world = Settings(
+        tenants=(Tenant(id="ads"), Tenant(id="web")),
+        recent=recent,
+        overheads=OVERHEADS["none"],
+        record=True,
+    )
+    return simulate([first, second], Cluster.parse("1x8"), brim, settings=world)
+
+
+def test_tenant_that_was_alone_comes_later() -> None:
+    ends = {}
+    for name, recent in (("without", None), ("with", RecentUse(half_life=86_400.0))):
+        run = _alone_and_beside(recent)
+        (second,) = (outcome for outcome in run.outcomes if outcome.job.id == "second")
+        ends[name] = (second.finished or 0.0) / 86_400.0 - 1.0
+        if recent:
+            change = next(change for change in run.changes if change.reason == Reason.RECLAIMED)
+    assert ends["without"] == pytest.approx(2.0)
+    assert ends["with"] == pytest.approx(1.4, abs=0.05)
+    assert change.detail == (
+        "tenant ads held 8 devices and may use 0 now (guaranteed: 0, borrowed lately 4.0 on average); "
+        "tenant web takes 8 (held 0, guaranteed 0, borrowed lately 0.0 on average); "
+        "this job gives 8 of 8"
+    )

@@ -9,9 +9,13 @@ import pytest
 
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import BELIEVED, OVERHEADS, Overheads
+from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Decision, JobState, Reason, Rejected, Snapshot, Standing
+from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse
+from brim.domain.workload import Job
 from brim.policies.cycle import cycle
-from brim.simulator.engine import Settings, foresee, simulate
+from brim.simulator.engine import Settings, foresee, foresee_changes, simulate
 from brim.user_code.policies import POLICIES
 from workloads import CONCAVE, random_jobs
 
@@ -44,6 +48,42 @@ def test_the_ends_foreseen_are_those_of_the_simulator(
         outcome.job.id: outcome.finished for outcome in run.outcomes if outcome.finished is not None
     }
     assert foreseen == pytest.approx(happened, rel=1e-6)
+
+
+@pytest.mark.parametrize("half_life", [600.0, 86_400.0])
+def test_ends_are_foreseen_through_hundreds_of_turns(half_life: float) -> None:
+    """Three tenants take turns on two devices, for up to a hundred half-lives."""
+    curve = ScalingCurve.linear(rate=1.0, maximum=2)
+    jobs = [
+        Job(id=name, submitted=0.0, work=work, curve=curve, tenant=name)
+        for name, work in (("a", 30_000.0), ("b", 30_000.0), ("c", 60_000.0))
+    ]
+    tenants = (Tenant(id="a"), Tenant(id="b"), Tenant(id="c", weight=2.0))
+    recent, cluster = RecentUse(half_life=half_life, borrowed={"a": 2.0}), Cluster.parse("1x2")
+    decide = partial(cycle, policy=POLICIES["brim"], placed=False)
+    snapshot = Snapshot(
+        now=0.0,
+        cluster=cluster,
+        capacity=2,
+        jobs=tuple(JobState(job, job.work) for job in jobs),
+        arrived=tuple(job.id for job in jobs),
+        overheads=OVERHEADS["none"],
+        tenants=tenants,
+        recent=recent,
+    )
+    decisions = 0
+
+    def counted(snapshot: Snapshot) -> Decision:
+        nonlocal decisions
+        decisions += 1
+        return decide(snapshot)
+
+    foreseen = foresee(snapshot, decide(snapshot), counted)
+    world = Settings(tenants=tenants, recent=recent, overheads=OVERHEADS["none"])
+    run = simulate(jobs, cluster, POLICIES["brim"], settings=world)
+    happened = {outcome.job.id: outcome.finished for outcome in run.outcomes}
+    assert foreseen == pytest.approx(happened, rel=0.2)
+    assert decisions <= 240, "it is cheap"
 
 
 def test_who_will_not_run_has_no_end() -> None:
@@ -85,3 +125,15 @@ def test_who_goes_to_other_devices_pays_for_it() -> None:
     decision = replace(all_at_once(snapshot), moved=frozenset({"other"}))
     stays, moves = foresee(snapshot, decision, all_at_once).values()
     assert moves - stays == OVERHEADS["published"].cost(2, 2, moved=True)
+
+
+def test_job_behind_a_service_has_no_end() -> None:
+    service, job = two_of(OVERHEADS["none"]).jobs
+    snapshot = replace(two_of(OVERHEADS["none"]), jobs=(service._replace(remaining=1e12), job))
+
+    def one_at_a_time(snapshot: Snapshot) -> Decision:
+        return Decision(workers={snapshot.jobs[0].job.id: 2})
+
+    foreseen = foresee_changes(snapshot, one_at_a_time(snapshot), one_at_a_time)
+    assert foreseen.ends == {}
+    assert {change.at for change in foreseen.changes} == {0.0}

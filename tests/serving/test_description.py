@@ -55,9 +55,9 @@ def test_a_large_model_has_no_example() -> None:
 
 def test_columns_are_said_in_words() -> None:
     assert description(model_of(TABLES))["columns"] == {
-        "film": "a value; null: none",
+        "film": "a value, or null where it is missing",
         "history": "a list of values of film, or a text with '|' between them",
-        "age": "a number; null: none",
+        "age": "a number, or null where it is missing",
         "price": "a number",
     }
 

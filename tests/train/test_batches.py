@@ -1,8 +1,10 @@
 """One way to get a batch from any map-style dataset."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -28,6 +30,18 @@ def test_a_plain_dataset_is_collated_as_torch_collates() -> None:
 def test_torch_s_own_batched_items_are_used() -> None:
     _, target = fetch(Subset(Squares(), [0, 1, 2, 3, 4]), INDICES)
     assert target.tolist() == [16, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter, np.array])
+def test_samples_of_any_sequence_are_collated(kind: Callable[[list[list[float]]], Any]) -> None:
+    class Pairs(Squares):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return kind([[float(index), 1.0] for index in indices])
+
+    batch = fetch(Pairs(), INDICES)
+    first = batch[:, 0] if isinstance(batch, torch.Tensor) else batch[0]
+    assert isinstance(first, torch.Tensor)
+    assert first.tolist() == [4.0, 0.0, 0.0]
 
 
 def test_a_take_of_another_meaning_is_left_alone() -> None:

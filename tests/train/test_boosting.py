@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -19,14 +18,18 @@ import pytest
 import xgboost
 
 import brim
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.wire.listening import take_port
 from brim.xgboost import Files, Rows, train
 from brim.xgboost.bins import ranges_of, thresholds_of
 from brim.xgboost.boosting import Boosting, binned
 from brim.xgboost.launch import Place, connected, place_of, tracker_of
 from brim.xgboost.parameters import settings_of
+from brim.xgboost.queries import Queries
+from brim.xgboost.ranking import LambdaRank
 from brim.xgboost.saved_rounds import SavedRounds
+from brim.xgboost.trees import rounds_in
+from brim.xgboost.ubjson import decoded, encoded
 from brim.xgboost.workers import LoneWorker
 
 ROWS = 600
@@ -301,6 +304,23 @@ def test_ndcg_is_that_of_xgboost() -> None:
         assert found == pytest.approx(values, rel=1e-4)
 
 
+def test_scores_far_apart_are_compared_by_their_gaps() -> None:
+    """The row of the lower grade lies 2 above the other, 400 above both, or 400 below."""
+    objective = LambdaRank(
+        weighs_by_ndcg=False, top=9, normalizes=False, by_scores=False, has_exponential_gain=True
+    )
+    margins = np.array([[202, 200, -200, 200, -200, -200, -202]], np.float32)
+    label = np.array([0, 1, 1, 0, 1, 0, 1], np.float32)
+    queries = Queries(np.array([0, 3, 5, 7]))
+    gradients, hessians = objective.gradients(margins, label, None, queries)
+    chance = 1.0 / (1.0 + np.exp(-2.0))
+    expected = [1.0 + chance, -chance, -1.0, 1.0, -1.0, chance, -chance]
+    assert gradients[0].tolist() == pytest.approx(expected, abs=1e-6)
+    assert np.isfinite(hessians).all()
+    apart = objective.gradients(margins[:, :3], label[:3], None, Queries(np.array([0, 3])))
+    assert apart[0].tobytes() == gradients[:, :3].tobytes()
+
+
 def test_ranking_stops_at_the_largest_metric() -> None:
     rows, held_out = table("grade", rows=100), table("grade", rows=150)
     params = {**QUICK, "objective": "rank:ndcg", "eta": 1.0}
@@ -542,7 +562,31 @@ def test_rounds_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     train(QUICK, table("number"), 5)
     stored = sorted(tmp_path.glob("*/rounds-*"))
     assert [path.name[-8:] for path in stored] == [f"{round:08d}" for round in range(1, 6)]
-    assert all(len(json.loads(path.read_bytes().partition(b"\n")[2])) == 1 for path in stored)
+    assert all(len(rounds_in(path.read_bytes().partition(b"\n")[2])) == 1 for path in stored)
+
+
+def test_rounds_do_not_depend_on_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are cut by time: hosts that have made a round in different ones have the same bytes."""
+    kept = []
+    for name, seconds in (("one", 0.0), ("many", 60.0)):
+        monkeypatch.setenv("BRIM_CHECKPOINTS", str(tmp_path / name))
+        monkeypatch.setattr("brim.xgboost.training._BATCH", seconds)
+        train(QUICK, table("class"), 7)
+        (folder,) = (tmp_path / name).iterdir()
+        kept.append((len(list(folder.iterdir())), SavedRounds(folder).read()))
+    assert kept[0][0] > kept[1][0]
+    assert kept[0][1] == kept[1][1]
+
+
+@pytest.mark.parametrize("kind", ["category", "number"])
+def test_model_files_are_put_together_as_they_were(kind: str) -> None:
+    booster = train(QUICK, table(kind), 3)
+    booster.set_attr(größe="1")
+    content = booster.save_raw("ubj")
+    assert encoded(decoded(content)) == content
+    for torn in (content[:-1], content[: len(content) // 2], content + b"}", b"[$S#", b"[#l"):
+        with pytest.raises(InternalError, match=r"^a model file "):
+            decoded(torn)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from brim.xgboost.grid import powers_of, round_to_grid, totals_of
 from brim.xgboost.metrics import names_for, value_of
 from brim.xgboost.objectives import NAMES, objective_of
 from brim.xgboost.queries import Queries, queries_of, share_of_queries
-from brim.xgboost.ranking import LambdaRank, ndcg_of
+from brim.xgboost.ranking import LambdaRank, _order, ndcg_of
 from brim.xgboost.sampling import chosen
 from brim.xgboost.workers import (
     BatchReport,
@@ -535,3 +535,14 @@ def test_different_trees_do_not_count() -> None:
             agree(OWN if workers.rank else OTHER, workers, BatchReport())
 
     each_of(2, outcome)
+
+
+@pytest.mark.parametrize("first_query", [0, 1 << 20])
+def test_order_is_stable_however_it_is_found(first_query: int) -> None:
+    """Small numbers of queries and rows are sorted as one number, large ones are not."""
+    chance = np.random.default_rng(5)
+    values = np.round(chance.normal(0, 1, 4_000), 1).astype(np.float32)
+    values[::7] *= np.float32(-0.0)
+    values[::11] = np.float32(1e-44)
+    query = first_query + np.sort(chance.integers(0, 90, len(values)))
+    assert np.array_equal(_order(values, query), np.lexsort((-values, query)))

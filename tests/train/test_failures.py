@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 import pytest
 import torch
@@ -22,6 +23,17 @@ class OnDevice(torch.AcceleratorError):
         self.error_code = error_code
 
 
+def exit_over(cause: Exception, status: int | str) -> SystemExit:
+    """As entry points do it that show an exception themselves."""
+    try:
+        try:
+            raise cause
+        except type(cause):
+            sys.exit(status)
+    except SystemExit as leaving:
+        return leaving
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
@@ -35,6 +47,10 @@ class OnDevice(torch.AcceleratorError):
         ),
         (OSError(errno.ENOMEM, "no room"), UserCodeError, "out of memory on this host: OSError"),
         (SPEC, SpecError, "--workers"),
+        (exit_over(SPEC, 1), SpecError, "--workers"),
+        (exit_over(ZeroDivisionError("theirs"), 1), UserCodeError, "ZeroDivisionError: theirs"),
+        (exit_over(ZeroDivisionError("theirs"), "no data"), UserCodeError, "SystemExit: no data"),
+        (exit_over(OnDevice(214), 1), EnvironmentFault, "the device is lost"),
         (
             OnDevice(214),
             EnvironmentFault,

@@ -477,6 +477,32 @@ def test_mappings_are_read_by_their_keys() -> None:
     assert refused.value.hint == "data['inputs']"
 
 
+class Table(ByRows):
+    """A mapping of columns whose items are rows, as a TensorDict with a batch dimension."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return super().__getitem__(key)
+        return Table({name: column[key] for name, column in self.items()})
+
+    __getitems__ = __getitem__
+
+
+@pytest.mark.parametrize("collate", [None, lambda rows: rows])
+def test_tables_are_read_by_rows(collate: Callable[[Any], Any] | None) -> None:
+    table = Table(number=torch.arange(SIZE))
+    feed = Feed(table, seed=0, global_batch_size=BATCH, shuffle=False, collate_fn=collate)
+    feed.check()
+    assert [part.sample["number"].tolist() for part in read(feed, epochs=1)] == [
+        *([4 * start, 4 * start + 1, 4 * start + 2, 4 * start + 3] for start in range(4)),
+        [16, 17],
+        [18, 19],
+    ]
+
+
 class Graphs:
     """A batch that is neither a tensor nor a mapping, as one of graphs."""
 
@@ -536,9 +562,8 @@ class Sizeless(Dataset[int]):
         (
             DataLoader(Numbers(), 21, drop_last=True),
             {},
-            "DataLoader(drop_last=True): got 20 samples, which do not fill a batch of 21, need at "
-            "least one whole "
-            "batch\n  hint: batch_size=20",
+            "DataLoader(drop_last=True): got 20 samples, fewer than a batch of 21, need at least one "
+            "whole batch\n  hint: batch_size=20",
         ),
         (
             DataLoader(Numbers(), 8, num_workers=1, multiprocessing_context="spawn"),
@@ -553,6 +578,14 @@ class Sizeless(Dataset[int]):
             "Own: got a DataLoader with its own __iter__, need torch's DataLoader, or a dataset: "
             "brim reads the "
             "samples of each micro-batch itself\n  hint: pass its dataset: loader.dataset",
+        ),
+        (
+            Own(Numbers(), 8, collate_fn=len),
+            {},
+            "Own: got a DataLoader with its own __iter__, need torch's DataLoader, or a dataset: "
+            "brim reads the "
+            "samples of each micro-batch itself\n  hint: DataLoader(loader.dataset, "
+            "collate_fn=loader.collate_fn)",
         ),
         (
             Numbers(),
@@ -676,9 +709,49 @@ def test_whole_batches_are_named_as_such(data: Any, hint: str) -> None:
     assert hint in str(refused.value)
 
 
+class Bar:
+    """What it iterates over is an attribute, as that of a progress bar is."""
+
+    def __init__(self, iterable: DataLoader[Any]) -> None:
+        self.iterable = iterable
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.iterable)
+
+    def __len__(self) -> int:
+        return len(self.iterable)
+
+
+def test_wrapped_loaders_are_named() -> None:
+    with pytest.raises(SpecError, match="yields the batches of a DataLoader") as refused:
+        Feed(Bar(DataLoader(Numbers(), batch_size=BATCH)), seed=0, global_batch_size=BATCH)
+    assert "its attribute 'iterable'" in refused.value.hint
+
+
+class Rows(Bar):
+    """Samples by their places, beside a DataLoader for something else."""
+
+    def __getitem__(self, index: int) -> Any:
+        return Numbers()[index]
+
+    def __len__(self) -> int:
+        return SIZE
+
+
+def test_loaders_beside_samples_are_left_alone() -> None:
+    loader = DataLoader(Numbers(), batch_size=BATCH)
+    assert orders(Feed(Rows(loader), seed=0, global_batch_size=BATCH)) != []
+    samples = Bar(DataLoader(Numbers(), batch_size=None))
+    assert Feed(samples, seed=0, global_batch_size=BATCH, samples=SIZE).samples == SIZE
+
+
 @pytest.mark.parametrize(
     "module",
-    ["torchdata.stateful_dataloader.stateful_dataloader", "streaming.base.dataloader"],
+    [
+        "torchdata.stateful_dataloader.stateful_dataloader",
+        "streaming.base.dataloader",
+        "speechbrain.dataio.dataloader",
+    ],
 )
 def test_loaders_that_only_count_are_read(module: str) -> None:
     kind = of_package(module, "CountingLoader", DataLoader)

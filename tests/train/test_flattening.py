@@ -193,6 +193,18 @@ def test_digests_of_sets_agree_between_processes() -> None:
     assert len(found) == 1
 
 
+class OnAManifold(Tensor):
+    """A point, as geoopt has them: memory of its own, and a word on where it may go."""
+
+
+def test_parameters_of_other_classes_are_their_values() -> None:
+    model = nn.Module()
+    model.point = nn.Parameter(torch.ones(3).as_subclass(OnAManifold))
+    assert isinstance(model.point, OnAManifold)
+    skeleton, tensors = flatten({"model": dict(model.named_parameters())})
+    assert torch.equal(unflatten(skeleton, tensors)["model"]["point"], torch.ones(3))
+
+
 @pytest.mark.parametrize(
     ("leaf", "words"),
     [

@@ -12,6 +12,7 @@ import pytest
 
 from brim.train.entry import imports
 from brim.train.entry.imports import be_script, leading_imports
+from brim.user_code.python_program import PythonProgram
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def test_imports_stop_at_dependent_code(script: str, expected: list[str], tmp_pa
     for name, text in modules_beside.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    be_script(["python", str(tmp_path / "loop.py")], 0)
+    be_script(PythonProgram(str(tmp_path / "loop.py"), (), tmp_path), 0)
     assert [
         ast.unparse(leading_import) for leading_import in leading_imports(tmp_path / "loop.py")
     ] == expected
@@ -63,11 +64,14 @@ def test_imports_stop_at_dependent_code(script: str, expected: list[str], tmp_pa
 
 AHEAD = """
 import os, random, sys
+from pathlib import Path
+from brim.user_code.python_program import PythonProgram
 from brim.train.entry.imports import import_ahead
 from brim.errors import SpecError
 import brim
 
-import_ahead(["python", sys.argv[1], "--lr", "1"], 7)
+path = Path(sys.argv[1])
+import_ahead(PythonProgram(str(path), ("--lr", "1"), path.parent), 7)
 brim.join  # may be called again
 read, write = os.pipe()
 if not os.fork():

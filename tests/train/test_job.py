@@ -118,6 +118,27 @@ def test_group_rates_are_reported_singly() -> None:
     assert [report.lr for report in listener.reports] == [[0.5, 0.25]] * 4
 
 
+def test_optimizers_may_find_their_own_rate() -> None:
+    """As Adafactor does, whose groups have None for a rate, and whose schedulers then stay away."""
+
+    class OwnRate(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                group["lr"] = 0.25
+            super().step(closure)
+            for group in self.param_groups:
+                group["lr"] = None
+
+    def of_own_rate(model: torch.nn.Linear) -> torch.optim.Optimizer:
+        optimizer = OwnRate(model.parameters())
+        optimizer.param_groups[0]["lr"] = None
+        return optimizer
+
+    job, listener = new_job(of_own_rate)
+    train(job)
+    assert [report.lr for report in listener.reports] == [None] * 4
+
+
 def keep_in(job: Job, location: Path) -> None:
     job.parts.checkpoints.keep_in(str(location), writer="w1")
 
@@ -298,3 +319,36 @@ def test_state_with_the_model_in_it_is_registered() -> None:
         if job.step(loss) is not None:
             average.update()
     assert (len(listener.reports), int(average.count)) == (4, 4)
+
+
+class AverageInPlace:
+    """An average that is put into the model for a while, as torch_ema's.
+
+    What it keeps of the weights meanwhile still hangs on their graph.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.means = [parameter.detach().clone() for parameter in model.parameters()]
+        self.kept: list[torch.Tensor] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"means": self.means, "kept": self.kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.means, self.kept = state["means"], state["kept"]
+
+    def store(self, model: torch.nn.Module) -> None:
+        self.kept = [parameter.clone() for parameter in model.parameters()]
+
+
+def test_registered_state_may_have_gradients() -> None:
+    job, listener = new_job()
+    average = AverageInPlace(job.model)
+    average.store(job.model)
+    job.register_state("average", average)
+    for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+        loss = (job.model(batch.inputs) - batch.target).square().mean()
+        if job.step(loss) is not None:
+            average.store(job.model)
+    assert len(listener.reports) == 4
+    assert average.kept is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from brim.domain.batch import Schedule
 from brim.embeddings.embedding import Embeddings
@@ -13,8 +14,8 @@ from brim.train.state.job_state import TrainingState
 from brim.train.state.optimization import Optimization
 
 
-def state() -> tuple[TrainingState, torch.optim.Optimizer]:
-    model = torch.nn.Linear(2, 1)
+def state(model: torch.nn.Module | None = None) -> tuple[TrainingState, torch.optim.Optimizer]:
+    model = model or torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training_state = TrainingState(
         model,
@@ -90,3 +91,18 @@ def test_unchanged_states_reuse_their_digests() -> None:
     training_state.put(other_state.get())
     assert training_state.digests(unless_put=True) == other_state.digests()
     assert training_state.digests(unless_put=True) != digests
+
+
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_late_masks_are_refused(has_mask: bool) -> None:
+    model = torch.nn.Linear(2, 1)
+    if has_mask:
+        prune.identity(model, "weight")
+    training_state, _ = state(model)
+    prune.random_unstructured(model, "weight", amount=1)
+    if has_mask:
+        assert training_state.get()["model"]["weight_mask"].sum() == 1
+        return
+    with pytest.raises(SpecError, match="a model that no longer has 'weight'") as raised:
+        training_state.get()
+    assert "prune.identity" in raised.value.hint

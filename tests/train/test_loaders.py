@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
+from brim.data import loaders as loaders_module
 from brim.data import parcels
 from brim.data.feed import Feed, Read, requests
 from brim.domain.batch import Schedule
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
-from brim.host.process import close_in_children
+from brim.host.process import be_called, close_in_children, named_threads
 
 SIZE, BATCH, PARTS = 40, 8, 2
 
@@ -381,3 +383,48 @@ def test_received_tensors_are_writable_and_lasting() -> None:
     first += 1
     assert first.sum() == 100_000
     assert second.tolist() == [1.0] * 3
+
+
+class OnThreads(Dataset[float]):
+    """Has each sample computed by a thread that is there before the fork, as polars does."""
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(1)
+        self.pool.submit(be_called, "pool-0").result()
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> float:
+        return self.pool.submit(float, index).result()
+
+
+def test_stuck_readers_are_noticed(new_feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders_module, "_TO_COMPUTE", 0.5)
+    feed, warnings = new_feed(OnThreads(), 1), list[str]()
+    feed.warn = warnings.append
+
+    def meanwhile() -> None:
+        if warnings:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        next(feed.read(ask(feed), meanwhile=meanwhile))
+    assert "forked beside threads that it does not have (pool-0)" in warnings[0]
+    feed.dataset.pool.shutdown()
+
+
+def test_busy_readers_get_no_warning(new_feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders_module, "_TO_COMPUTE", 0.5)
+    feed, warnings = new_feed(Noisy(), 1), list[str]()
+    feed.warn = warnings.append
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(be_called, "pool-0").result()
+        assert len(list(feed.read(ask(feed)))) == SIZE // BATCH * PARTS * 2
+    assert not warnings
+
+
+def test_no_reader_waits_for_threads_of_a_driver() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(be_called, "cuda-EvtHandlr").result()
+        assert "cuda-EvtHandlr" not in named_threads()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import brim
 from brim.errors import SpecError
 from brim.train.checks.backward_errors import explanation_of
+from brim.train.context import spec_of_a_loner
 from brim.train.entry import join
 from brim.train.job import Job
 from brim.train.state.optimization import Optimization
@@ -37,6 +40,14 @@ class Named:
 
 class DistributedDataParallel(nn.Module):
     """Stands in for torch's, which needs a process group."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+class _FabricModule(nn.Module):
+    """Stands in for that of Lightning Fabric, which wants its own backward pass."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -83,6 +94,7 @@ def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
             "a model in DistributedDataParallel",
         ),
         (lambda net: (OwnWrapper(net), sgd(net)), "a model in DistributedDataParallel"),
+        (lambda net: (_FabricModule(net), sgd(net)), "a model in _FabricModule"),
         (lambda net: (nn.DataParallel(net), sgd(net)), "a model in DataParallel"),
         (
             lambda net: (nn.Sequential(nn.DataParallel(net)), sgd(net)),
@@ -138,6 +150,18 @@ def test_processes_of_another_launcher_are_refused(
     wrong = refused(lambda: brim.join(net, sgd(net)))
     assert f"that {launcher} has started as one of 4" in wrong.got
     assert wrong.hint == "brim run --workers 4 -- python loop.py"
+
+
+def test_only_the_main_thread_may_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[BaseException] = []
+    monkeypatch.setattr(join, "_context_here", object)
+    monkeypatch.setattr(join, "report", lambda _, error: reported.append(error))
+    monkeypatch.setattr(join, "_joined", None)
+    net = nn.Linear(2, 1)
+    with ThreadPoolExecutor(1, "trainer") as threads:
+        error = refused(lambda: threads.submit(brim.join, net, sgd(net)).result())
+    assert "got a call in the thread 'trainer_0'" in str(error)
+    assert reported == [error]
 
 
 def test_processes_at_the_restart_level_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +266,80 @@ def test_rates_in_tensors_are_compared_by_their_values() -> None:
     optimization.check_rates()
     optimization.optimizers[0].param_groups[0]["lr"].fill_(0.25)
     assert "'lr' of parameter group 0 changed" in refused(optimization.check_rates).got
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_scripted_networks_train() -> None:
+    net = torch.jit.script(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    before = net.state_dict()["1.running_mean"].clone()
+    spec = replace(spec_of_a_loner(0), micro_batches=2)
+    job = Job(net, sgd(net), spec=spec, context=None)
+    for batch in job.batches(DATA, global_batch_size=12, epochs=2):
+        job.step((net(batch.inputs) - batch.target).square().mean())
+    assert not torch.equal(net.state_dict()["1.running_mean"], before)
+
+
+def squashed(x: Tensor) -> Tensor:
+    return torch.tanh(x) * torch.sigmoid(x) / (1 + x * x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_scripted_functions_round_alike_in_each_call() -> None:
+    """A worker that has just started calls one for the first time, as geoopt's are in its loops."""
+    torch._C._set_graph_executor_optimize(True)  # torch's own default
+    net = nn.Linear(2, 1)
+    join.join(net, sgd(net))
+    scripted, gradients = torch.jit.script(squashed), []
+    for _ in range(3):
+        x = torch.linspace(-2, 2, 500).requires_grad_()
+        scripted(x).square().sum().backward()
+        assert x.grad is not None
+        gradients.append(x.grad)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+
+
+class Searching(torch.optim.SGD):
+    """An optimizer that computes the loss itself."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return closure()
+
+
+class Sharpening(torch.optim.SGD):
+    """One that does although its argument is optional, as SAM."""
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is None:
+            raise RuntimeError("Sharpening requires a closure")
+        return closure()
+
+
+@pytest.mark.parametrize("kind", [Searching, Sharpening])
+def test_optimizers_with_closures_are_refused(kind: type[torch.optim.SGD]) -> None:
+    net = nn.Linear(2, 1)
+    error = refused(lambda: Optimization(net, [kind(net.parameters(), lr=0.1)]).step())
+    assert f"got {kind.__name__}, which computes the loss again within a step" in str(error)
+
+
+def test_refusal_names_other_arguments_of_step() -> None:
+    class Measuring(torch.optim.SGD):
+        def step(self, closure: Any = None, *, metrics: float) -> None:  # type: ignore[override]
+            raise AssertionError(metrics)
+
+    net = nn.Linear(2, 1)
+    error = refused(lambda: Optimization(net, [Measuring(net.parameters(), lr=0.1)]))
+    assert "got Measuring, whose step() needs 'metrics'" in str(error)
+
+
+def test_steps_of_one_object_need_no_closure() -> None:
+    """They may fill in an argument that the class requires."""
+    net = nn.Linear(2, 1)
+    optimizer = Searching(net.parameters(), lr=0.1)
+    vars(optimizer)["step"] = partial(optimizer.step, lambda: None)
+    Optimization(net, [optimizer]).step()
+    wrapped = Searching(net.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(wrapped, 1)
+    refused(lambda: Optimization(net, [wrapped]))
 
 
 def test_losses_of_frozen_networks_stay_apart() -> None:

@@ -60,6 +60,26 @@ def test_logits_do_not_depend_on_the_batch(make: type[torch.nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("make", CLICK_MODELS)
+def test_hidden_units_are_normalised_by_batch(make: type[torch.nn.Module]) -> None:
+    model, batch = make(50, 5, 2, dropout=0.5, batch_norm=True), inputs(64, 5, 2)
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Sequential)]
+    norms = [
+        [type(part).__name__ for part in layer]
+        for layer in layers
+        if any(isinstance(part, torch.nn.BatchNorm1d) for part in layer)
+    ]
+    hidden = ["Linear", "BatchNorm1d", "ReLU", "Dropout"] * 2
+    assert norms
+    assert all(parts[: len(hidden)] == hidden for parts in norms)
+    assert not torch.equal(
+        model(batch)[:1], model({key: part[:9] for key, part in batch.items()})[:1]
+    )
+    model.eval()
+    logits = model(batch)
+    torch.testing.assert_close(model({key: part[:9] for key, part in batch.items()}), logits[:9])
+
+
+@pytest.mark.parametrize("make", CLICK_MODELS)
 def test_padding_of_sequences_counts_for_nothing(make: type[torch.nn.Module]) -> None:
     model = make(50, 6, dim=4, hidden=(8, 4), sequences=SEQUENCES)
     ids = torch.tensor([[3, 5, 6, 0, 41, 40], [3, 0, 0, 0, 40, 40]])

@@ -49,8 +49,21 @@ class Halving:
         self.calls = state["calls"]
 
 
-def new_job(optimizer: torch.optim.Optimizer, model: nn.Module, scheduler: Any = None) -> Job:
-    return Job(model, optimizer, spec=spec_of_a_loner(0), context=None, scheduler=scheduler)
+def new_job(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    scheduler: Any = None,
+    *,
+    interval: str | None = None,
+) -> Job:
+    return Job(
+        model,
+        optimizer,
+        spec=spec_of_a_loner(0),
+        context=None,
+        scheduler=scheduler,
+        scheduler_interval=interval,
+    )
 
 
 def train(
@@ -113,6 +126,21 @@ def test_schedulers_that_brim_steps_pass(kind: str) -> None:
     model = nn.Linear(2, 1)
     optimizer = sgd(model)
     assert train(new_job(optimizer, model, SCHEDULERS[kind](optimizer))) == 4
+
+
+@pytest.mark.parametrize("interval", [None, "epoch"])
+def test_a_long_schedule_steps_with_epochs_if_told(interval: str | None) -> None:
+    """A script that trains the first epochs of many says so, as the error asks for."""
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model)
+    cosine = lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
+    job = new_job(optimizer, model, cosine, interval=interval)
+    if interval is None:
+        with pytest.raises(SpecError, match="a word on when") as raised:
+            train(job)
+        assert '"epoch"' in raised.value.hint
+    else:
+        assert (train(job), cosine.last_epoch) == (4, 2)
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)

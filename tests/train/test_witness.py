@@ -28,14 +28,16 @@ from train.test_feed import BATCH, PARTS, SIZE, Counting, read, values
 class Shuffled(IterableDataset[float]):
     """A stream of which the part behind `first` comes in an order that `draw` gives."""
 
-    def __init__(self, draw: Callable[[], random.Random], *, first: int = 0) -> None:
-        self.draw, self.first = draw, first
+    def __init__(
+        self, draw: Callable[[], random.Random], *, first: int = 0, size: int = SIZE
+    ) -> None:
+        self.draw, self.first, self.size = draw, first, size
 
     def __len__(self) -> int:
-        return SIZE
+        return self.size
 
     def __iter__(self) -> Iterator[float]:
-        rest = [float(number) for number in range(self.first, SIZE)]
+        rest = [float(number) for number in range(self.first, self.size)]
         self.draw().shuffle(rest)
         yield from [*map(float, range(self.first)), *rest]
 
@@ -68,14 +70,17 @@ def new_feed(data: Any, **options: Any) -> Feed:
     return feed
 
 
+LARGE = 2000  # its first two samples, which are compared, are the same once in four million orders
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        Shuffled(by_process),
+        Shuffled(by_process, size=LARGE),
         Shuffled(by_count(itertools.count())),
-        DataLoader(Shuffled(by_process), batch_size=BATCH),
-        brim.data.stream(Shuffled(by_process), samples=SIZE),
-        brim.data.stream(lambda epoch: Shuffled(by_process), samples=SIZE),
+        DataLoader(Shuffled(by_process, size=LARGE), batch_size=BATCH),
+        brim.data.stream(Shuffled(by_process, size=LARGE), samples=LARGE),
+        brim.data.stream(lambda epoch: Shuffled(by_process, size=LARGE), samples=LARGE),
     ],
     ids=["by process", "by count", "in a loader", "sized", "by a function"],
 )
@@ -112,7 +117,7 @@ def test_check_goes_on_from_the_iteration_it_began() -> None:
 
 
 def test_advice_names_the_package() -> None:
-    stream = Shuffled(by_process)
+    stream = Shuffled(by_process, size=LARGE)
     stream.__class__ = type("WebDataset", (Shuffled,), {"__module__": "webdataset.compat"})
     with pytest.raises(SpecError, match=r"\.shuffle\(1000, seed=epoch\)"):
         new_feed(stream).check()

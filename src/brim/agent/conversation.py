@@ -11,18 +11,19 @@ import math
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.unheard import open_unheard
 from brim.coordination.job.session import Outbox, is_new
+from brim.domain.addresses import is_address
 from brim.errors import EnvironmentFault
 from brim.host.own_kind import kind_of_this_host
 from brim.interfaces import Clock
 from brim.wire.control import AgentStream, NotTheMaster
-from brim.wire.listening import is_address, split_address
+from brim.wire.listening import split_address
 from brim.wire.messages import (
     AgentMessage,
     Beat,
@@ -38,6 +39,8 @@ from brim.wire.messages import (
     Printed,
     Refused,
     SendCopy,
+    ShowStacks,
+    StacksShown,
     Warn,
 )
 
@@ -119,7 +122,7 @@ class Conversation:
         self._life = 0
         self._news = asyncio.Event()
         self._beat_due = False
-        self._aside: deque[Printed] = deque(maxlen=_ASIDE)
+        self._aside: deque[Printed | StacksShown] = deque(maxlen=_ASIDE)
         self._last_word = clock.now()
         self._stream: AgentStream | None = None
 
@@ -138,6 +141,11 @@ class Conversation:
     def print(self, worker: str, text: str) -> None:
         """Pass on the prints of a worker: in order, and once, but a broken stream loses them."""
         self._aside.append(Printed(worker=worker, text=text))
+        self._news.set()
+
+    def show_stacks(self, stacks: Mapping[str, str]) -> None:
+        """Answer a question for the stacks of workers; a broken stream loses the answer."""
+        self._aside.append(StacksShown(stacks=dict(stacks)))
         self._news.set()
 
     def foretell(self, records: list[CommitRecord]) -> None:
@@ -188,6 +196,8 @@ class Conversation:
                         yield parcel.message
                     elif parcel.number and is_new(parcel.number, last_number=self._received):
                         self._received = parcel.number
+                        yield parcel.message
+                    elif isinstance(parcel.message, ShowStacks):
                         yield parcel.message
             finally:
                 saying.cancel()

@@ -73,6 +73,7 @@ from brim.wire.messages import (
     Refused,
     ReleaseTogether,
     SendCopy,
+    ShowStacks,
     SignalWorker,
     Silence,
     StartWorkers,
@@ -707,6 +708,8 @@ class Agent:
                 self._workers.kill(worker, reason)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)
+            case ShowStacks():
+                self._spawn(self._show_stacks(self._workers))
             case Beat() | Refused() | SendCopy() | EndRun():
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case _:
@@ -721,6 +724,16 @@ class Agent:
         match message:
             case SignalWorker(worker=worker) | ToWorker(worker=worker, message=Dismissed()):
                 self._post(LoseWorker(worker=worker, reason="it was not started"))
+            case ShowStacks():
+                self._master.show_stacks({})
+
+    async def _show_stacks(self, workers: Workers) -> None:
+        """Tell the master where the Python code of each worker is now."""
+        names = list(workers.pids)
+        stacks = await asyncio.gather(*map(workers.stack, names))
+        self._master.show_stacks(
+            {name: stack.text for name, stack in zip(names, stacks, strict=True)}
+        )
 
     def _install(self, named: InstallRound) -> None:
         self._seal_board()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brim.coordination.job.membership import World
+from brim.domain.quantities import counted
 from brim.telemetry.logs import Tail
 
 _MAX_TAIL_BYTES = 16 << 10  # bytes that are passed on at once
@@ -82,8 +83,6 @@ def _last_of(lines: Sequence[str]) -> str:
             break
         last_lines.append(line)
     if len(last_lines) < len(lines):
-        last_lines.append(
-            f"[{len(lines) - len(last_lines):,} lines are left out: more than brim passes on to "
-            "another host]"
-        )
+        omitted = counted(len(lines) - len(last_lines), "line")
+        last_lines.append(f"[{omitted} left out: more than brim passes on to another host]")
     return "".join(f"{line}\n" for line in reversed(last_lines))

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
@@ -59,6 +59,7 @@ _MAX_POLL_INTERVAL = (
 )
 _WORDS = 500  # characters of an error that a job's story has
 _log = logging.getLogger(__name__)
+_MOST_QUESTIONS = 16  # to masters of one tenant at once: each may hang, and hold a thread
 _ANSWER_TIMEOUT = (
     0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
 )
@@ -80,7 +81,12 @@ def write_down(book: Book, commands: Iterable[Command]) -> None:
                 case LearnRestart(submission=submission, seconds=seconds):
                     book.learn_restart(submission, seconds)
                 case Charge():
-                    book.charge(command.used, command.shares, counted=command.counted)
+                    book.charge(
+                        command.used,
+                        command.shares,
+                        counted=command.counted,
+                        recent=command.recent,
+                    )
                 case Notify(channel=channel, notification=notification):
                     book.keep_notification(channel, notification)
 
@@ -145,7 +151,9 @@ class LiveBackend:
         starts: float = math.inf,
         calm: Callable[[], bool] = never_calm,
     ) -> None:
-        self.jobs = ScheduledJobs(book.unfinished(), spec, book, counted=book.counted)
+        self.jobs = ScheduledJobs(
+            book.unfinished(), spec, book, counted=book.counted, recent=book.recent
+        )
         self.memory: object = None
         self.cycles = deque[float](maxlen=_TIMES_KEPT)
         self.looks = deque[float](maxlen=_TIMES_KEPT)
@@ -161,6 +169,9 @@ class LiveBackend:
         self._questions: dict[
             str, asyncio.Task[None]
         ] = {}  # what their masters have not answered yet
+        self._places = defaultdict[str, asyncio.Semaphore](  # for questions, by tenant
+            lambda: asyncio.Semaphore(_MOST_QUESTIONS)
+        )
         self._starting: dict[str, asyncio.Task[None]] = {}  # nobody can tell yet what they have
         self._telling: set[asyncio.Task[None]] = set()  # masters of nodes that are lost
         self._news = True  # there is something to decide
@@ -446,6 +457,7 @@ class LiveBackend:
 
     async def _ask(self, action: Resize | Suspend) -> None:
         launch = self._launch(action.job)
+        places = self._places[self.jobs.jobs[action.job].submission.tenant]
         starting = self._starting.get(action.job)
         if starting is not None and not starting.done():
             await asyncio.wait([starting])  # what it is asked now counts, whatever it began with
@@ -454,10 +466,11 @@ class LiveBackend:
                 self.handle(Unanswered(action, "it was not started"))
                 return
         try:
-            if isinstance(action, Resize):
-                await self._processes.resize(launch, action.workers)
-            else:
-                await self._processes.suspend(launch)
+            async with places:
+                if isinstance(action, Resize):
+                    await self._processes.resize(launch, action.workers)
+                else:
+                    await self._processes.suspend(launch)
         except (EnvironmentFault, OSError) as fault:
             self.handle(Unanswered(action, str(fault)))
         except Exception as error:  # noqa: BLE001 whatever its master answers

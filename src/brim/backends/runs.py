@@ -31,9 +31,16 @@ from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
-from brim.host.account import acting_as, environment_of, give, owns
+from brim.host.account import (
+    PYTHON_FILES,
+    acting_as,
+    environment_of,
+    give,
+    owns,
+    unreadable,
+)
 from brim.host.clock import SystemClock
-from brim.storage.contact import read_contact
+from brim.storage.contact import read_contact, remove_dead_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.job_file import write_bundle
 from brim.storage.journal import set_aside_if_damaged
@@ -120,6 +127,7 @@ class RunProcesses:
         alive = alive or watch.has_more  # its last words are still to be read
         if not alive:
             del self._jobs[launch.job]  # another start reads what it needs
+            remove_dead_contact(run_dir)
         return watch.seen(
             alive=alive,
             workers=larger_of(watch.by_agent, self._workers_there(launch)),
@@ -202,6 +210,7 @@ class RunProcesses:
         try:
             self._make_directory(launch)
             bundle = self.bundle(launch.spec.bundle) if launch.spec.bundle else b""
+            _check_reach(launch, self.run_dir(launch))
             with acting_as(launch.user):
                 if bundle:
                     write_bundle(self.run_dir(launch), bundle)
@@ -334,6 +343,26 @@ class RunProcesses:
         self._kill_job(launch.job)
         with acting_as(launch.user):
             _kill(_master_of(self.run_dir(launch)), launch.user)
+
+
+def _check_reach(launch: Launch, run_dir: Path) -> None:
+    """Raises EnvironmentFault where a job's account cannot run Python here, or work where it should.
+
+    Its processes would die before they could say so.
+    """
+    if not launch.user:
+        return
+    fault = unreadable(launch.user, PYTHON_FILES)
+    with acting_as(launch.user):
+        directory = _directory_of(launch.spec, run_dir)
+        try:
+            os.stat(os.path.join(directory, "."))
+        except PermissionError as error:
+            fault = fault or f"{directory}: {error.strerror}"
+    if fault:
+        raise EnvironmentFault(
+            f"account {launch.user} cannot start {launch.job}: it cannot read {fault}"
+        )
 
 
 def _listen(host: str) -> socket.socket:

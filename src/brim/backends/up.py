@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -176,15 +178,20 @@ class _Beginning:
     def _begin(self, database: Database) -> Scheduler:
         book = Book(database)
         book.forget_unused_bundles()
-        if self._spec is not None:
-            database.put(CLUSTER, msgspec.json.encode(self._spec))
-            self._spec = None
         described = database.get(CLUSTER)
+        near_nodes = set[str]()  # of this host, also those that are not described any more
+        if self._spec is not None:
+            with contextlib.suppress(*UNDECODABLE):
+                near_nodes |= _names(msgspec.json.decode(described or b"", type=ClusterSpec))
+            described = msgspec.json.encode(self._spec)
+            database.put(CLUSTER, described)
+            self._spec = None
         if described is None:
             raise StorageFault(f"{self._path} has no cluster: brim up makes one")
         spec = msgspec.json.decode(described, type=ClusterSpec)
         if self._far is not None:
-            self._far.expect(_joined_nodes(database, spec), spec.cluster)
+            near_nodes |= _names(spec)
+            self._far.expect(_joined_nodes(database, near_nodes), spec.cluster)
         kind = kind_of_this_host()
         processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far, kind)
         backend = LiveBackend(book, processes, spec, clock=self._clock)
@@ -199,8 +206,16 @@ class _Beginning:
         )
 
 
-def _joined_nodes(database: Database, spec: ClusterSpec) -> list[Node]:
-    """The nodes that had joined an earlier scheduler, by its last cycle."""
+def _names(spec: ClusterSpec) -> set[str]:
+    return {node.id for node in spec.cluster.nodes}
+
+
+def _joined_nodes(database: Database, near_nodes: Collection[str]) -> list[Node]:
+    """The nodes that had joined an earlier scheduler, by its last cycle.
+
+    Args:
+        near_nodes: names of this host's own.
+    """
     last = database.last_cycle()
     if last is None:
         return []
@@ -208,7 +223,6 @@ def _joined_nodes(database: Database, spec: ClusterSpec) -> list[Node]:
         cluster = decode_cycle(last.content)[0].cluster
     except EnvironmentFault:  # then they join as if they were new
         return []
-    near_nodes = {node.id for node in spec.cluster.nodes}
     return [node for node in cluster.nodes if node.id not in near_nodes and node.devices]
 
 

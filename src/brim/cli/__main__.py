@@ -22,6 +22,7 @@ _VERBS: dict[str, dict[str, str]] = {
     "Watch and change what is running": {
         "status": "Show what a run or a job is doing now.",
         "logs": "Show what the workers print.",
+        "stacks": "Show where each worker's Python code is now.",
         "resize": "Give a run more or fewer workers.",
         "suspend": "Pause a run: write a checkpoint and release its workers.",
         "master": "Lead a run, or continue one whose master is gone.",

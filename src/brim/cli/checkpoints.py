@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs import completing
 from brim.runs.options import STATE, option
@@ -138,10 +139,9 @@ def _frozen_line(frozen: dict[str, Any]) -> str:
 def _table_line(table: dict[str, Any]) -> str:
     base, deltas = table["base"], table["deltas"]
     added = sum(delta["bytes"] for delta in deltas)
-    base_text = (
-        f", {len(deltas)} delta{'s' * (len(deltas) > 1)} of {added / 1e6:.1f} MB" if deltas else ""
-    )
+    base_text = f", {counted(len(deltas), 'delta')} of {added / 1e6:.1f} MB" if deltas else ""
     parts = f"base of step {base['step']:,}{base_text}"
     return (
-        f"{'':23}{table['bytes'] / 1e6:8.1f} MB  {table['name']}, {table['rows']:,} rows: {parts}"
+        f"{'':23}{table['bytes'] / 1e6:8.1f} MB  {table['name']}, "
+        f"{counted(table['rows'], 'row')}: {parts}"
     )

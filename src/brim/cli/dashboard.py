@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.shared.handles import client_of_up
+from brim.cli.shared.handles import client_of
 from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.host.installation import command_for
@@ -45,6 +45,7 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
     brim dashboard
     brim dashboard --no-browser --port 8080     (for ssh -L 8080:localhost:8080 HOST)
     brim --server https://10.0.0.7:4000 dashboard
+    brim --server kubernetes://team dashboard   (the ElasticJobs of a namespace)
 
     It shows what your token may see: a tenant sees its own jobs. It listens only on this host's
     loopback. The printed address opens it once, in one browser; press Enter for another address.
@@ -55,7 +56,7 @@ def dashboard(port: int, no_browser: bool, state: Path | None) -> int:
     if any(importlib.util.find_spec(name) is None for name in _PACKAGES):
         need, hint = "the extra 'dashboard'", command_for("dashboard")
         raise SpecError("nicegui", got="no such package", need=need, hint=hint)
-    client = client_of_up(state, verb="dashboard")
+    client = client_of(state)
     from brim.dashboard.opening import open_privately
     from brim.dashboard.server import serve
 

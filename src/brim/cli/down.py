@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from brim.cli.shared.handles import client_of
 from brim.cli.shared.usage import EXIT_DONE
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic, sleep
 from brim.runs.options import STATE
@@ -51,13 +53,23 @@ def down(kill: bool, state: Path | None) -> int:
             )
         sleep(_POLL_INTERVAL)
     if cluster.holds:
-        fate = "were killed" if kill else "train on"
+        fate = "were killed" if kill else "keep training"
         click.echo(
-            f"down; it held, so nothing was written down: its jobs {fate}, and brim up goes on with "
-            "them",
+            f"the scheduler is down. It could not use its database, so this was not recorded: its jobs "
+            f"{fate}, and the next brim up takes them over",
             err=True,
         )
         return EXIT_DONE
-    fate = "killed" if kill else "suspended"
-    click.echo(f"down; {fate}: {', '.join(running) or 'nothing'}", err=True)
+    click.echo(f"the scheduler is down; {_fate_of(running, kill=kill)}", err=True)
     return EXIT_DONE
+
+
+def _fate_of(jobs: Sequence[str], *, kill: bool) -> str:
+    """Say what became of the jobs that were running.
+
+    >>> _fate_of(["a-1", "b-2"], kill=False), _fate_of([], kill=True)
+    ('2 jobs suspended: a-1, b-2', 'no job was running')
+    """
+    if not jobs:
+        return "no job was running"
+    return f"{counted(len(jobs), 'job')} {'killed' if kill else 'suspended'}: {', '.join(jobs)}"

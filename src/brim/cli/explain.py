@@ -10,6 +10,7 @@ import click
 
 from brim.cli.shared.handles import client_of
 from brim.cli.shared.usage import EXIT_DONE
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.options import STATE
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def explain(
     job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None
 ) -> int:
-    """Tell every decision about JOB, with its time and its reason.
+    """Tell every decision about JOB, with its time and its reason, and what it waits for now.
 
     \b
     brim explain flights-1
@@ -64,18 +65,21 @@ def explain(
 
 
 def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
-    """Print the events of a job of the scheduler, line by line."""
+    """Print the events of a job of the scheduler, line by line, and what it waits for."""
     import msgspec
 
     from brim.domain.course import sentence_of
     from brim.runs.times import clock_time
 
-    story = client.explain(job)
+    story, waits = client.explain(job), client.job(job).waits
     if as_json:
-        click.echo(json.dumps({"job": job, "story": msgspec.to_builtins(story)}))
+        values = {"job": job, "story": msgspec.to_builtins(story), "waits": waits}
+        click.echo(json.dumps(values))
         return EXIT_DONE
     for change in story:
         click.echo(f"{clock_time(change.at)} {sentence_of(change)}")
+    if waits:
+        click.echo(f"now waiting: {waits}")
     return EXIT_DONE
 
 
@@ -95,8 +99,9 @@ def _sentence(row: dict[str, Any]) -> str:
     if row["event"] != "workers":
         return f"{row['event']} ({explanation})"
     if row["reason"] in ("finished", "failed"):
-        return f"{row['reason']} on {row['before']} workers {row['detail']}".rstrip()
+        return f"{row['reason']} on {counted(row['before'], 'worker')} {row['detail']}".rstrip()
     if row["after"] == 0:
-        return f"suspended, had {row['before']} workers ({explanation or 'others come first'})"
+        had = counted(row["before"], "worker")
+        return f"suspended, had {had} ({explanation or 'others come first'})"
     verb = "started on" if row["before"] == 0 else f"{row['before']} ->"
-    return f"{verb} {row['after']} workers ({explanation})"
+    return f"{verb} {counted(row['after'], 'worker')} ({explanation})"

@@ -136,6 +136,7 @@ def _arguments(
     policy: str,
     headroom: int,
     grace: float,
+    usage_half_life: float | None,
     volume_size: str,
     kubectl: str,
     **_: Any,
@@ -146,6 +147,8 @@ def _arguments(
     words += [f"--policy={policy}"] if policy != "brim" else []
     words += [f"--headroom={headroom}"] if headroom else []
     words += [f"--grace={format_duration(grace)}"] if grace != USUAL_GRACE else []
+    half_life = usage_half_life
+    words += [f"--usage-half-life={format_duration(half_life)}"] if half_life else []
     words += [f"--volume-size={volume_size}"] if volume_size else []
     words += [f"--kubectl-image={kubectl}"] if kubectl else []
     return tuple(words)

@@ -45,7 +45,8 @@ INTERVAL = 0.2
 def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path | None) -> int:
     """Show what the processes of RUN, or of a job of the scheduler, print.
 
-    Each line begins with its worker's name.
+    Each line begins with its worker's name. Of a command that was started again, a line such as
+    `[start 2 of the command]` comes before the lines of each further start.
 
     \b
     brim logs

@@ -16,6 +16,7 @@ from brim.domain.job import JobSpec
 from brim.domain.options import DURATION, DURATION_OR_NEVER
 from brim.errors import SpecError
 from brim.host.process import exit_on_sigterm
+from brim.loggers.named import check_loggers
 from brim.runs import completing
 from brim.runs.directories import RunDirectory, claim, holds_run, new_run_dir
 from brim.runs.options import (
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from brim.master.alone import LoneMaster
 
 # what has a meaning without a FILE too
-_WITHOUT_FILE = {"listen", "run_dir", "token_file", "patience", "heartbeat_file", "summary_file"}
+_WITHOUT_FILE = {
+    "listen", "run_dir", "token_file", "patience", "heartbeat_file", "summary_file", "loggers",
+}  # fmt: skip
 _OF_A_JOB = {*_WITHOUT_FILE, "file", "auto_resume", "rejoin_timeout"}
 
 
@@ -123,6 +126,7 @@ def master(
     token, fresh = given_token(token_file), None
     settings: dict[str, Any] = {"shows_token": not token, "heartbeat": heartbeat_file}
     settings["summary"] = summary_file
+    settings["loggers"] = check_loggers(values["loggers"])
     if auto_resume:
         token = token or no_token("make one for each start of the run")
         beginning = _begin_anyhow(ctx, file, values, token=token, timeout=rejoin_timeout)

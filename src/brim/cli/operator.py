@@ -68,6 +68,7 @@ def operator(
     policy: str,
     headroom: int,
     grace: float,
+    usage_half_life: float | None,
     volume_size: str,
     kubeflow: bool,
     gangs: bool,
@@ -121,6 +122,7 @@ def operator(
         policy=policy,
         headroom=headroom,
         grace=grace,
+        usage_half_life=usage_half_life,
         volume_size=volume_size,
     )
     name = f"{identity or platform.node()}_{uuid.uuid4().hex[:8]}"

@@ -20,12 +20,15 @@ from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.cluster import Cluster
 from brim.domain.course import Origin
 from brim.domain.promising import PromiseAt
+from brim.domain.quantities import counted, parse_duration
 from brim.domain.resizing import OVERHEADS
 from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse, check_half_life
 from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.host.terminal import console
 from brim.policies.quota import check_quota
+from brim.runs.options import option
 from brim.simulator.compare import (
     Result,
     ceilings,
@@ -157,6 +160,12 @@ class FiniteRange(click.FloatRange):
     multiple=True,
     help="Add a tenant: ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x. May be repeated.",
 )
+@option(
+    "--usage-half-life",
+    metavar="TIME",
+    help="Lend devices first to tenants that have borrowed little lately: what was borrowed this "
+    "long ago counts half. [default: only the present counts]",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed everything that is random.")
 @click.option(
     "--out",
@@ -182,6 +191,7 @@ def simulate(
     promise: str,
     placement: bool,
     tenants: tuple[str, ...],
+    usage_half_life: str | None,
     seed: int,
     out: Path | None,
     as_json: bool,
@@ -208,6 +218,7 @@ def simulate(
     else:
         work = read_work(trace, parsed_cluster, profiles, err)
     owners = read_tenants(tenants, work.cluster.devices)
+    recent = _recent_use(usage_half_life, owners)
     has_options = any(
         (profile_error, failures, stragglers, placement, owners, overheads != "published")
     )
@@ -228,6 +239,7 @@ def simulate(
         placed=placement,
         tenants=owners,
         record=out is not None,
+        recent=recent,
     )
     results = run_all(names, work.jobs, work.cluster, settings=settings, slot=slot, err=err)
     ceiling = ceilings(work.jobs, work.cluster)
@@ -277,9 +289,9 @@ def check_sources(
         raise SpecError(
             "--profiles", got=str(profiles), need="jobs with models: --trace", hint=hint
         )
-    for option, value in (("--zone", zone), ("--scaling", scaling)):
+    for name, value in (("--zone", zone), ("--scaling", scaling)):
         if log is None and value is not None:
-            raise SpecError(option, got=value, need="--from FORMAT FILE, which it belongs to")
+            raise SpecError(name, got=value, need="--from FORMAT FILE, which it belongs to")
 
 
 def read_log(
@@ -354,6 +366,16 @@ def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
     return tuple(found)
 
 
+def _recent_use(text: str | None, owners: Sequence[Tenant]) -> RecentUse | None:
+    """Read a half-life, with which nothing has been borrowed yet."""
+    if text is None:
+        return None
+    option = "--usage-half-life"
+    half_life = parse_duration(text, field=option)
+    check_half_life(half_life, owners, field=option)
+    return RecentUse(half_life=half_life)
+
+
 def load(trace: Path, profiles: Path | None, err: Console) -> tuple[Job, ...]:
     """The jobs of `trace`, with the profiles given or found near it."""
     curves: Profiles | None
@@ -404,7 +426,7 @@ def run_all(
 def show(results: list[Result], ceiling: dict[str, float | None], work: Work) -> None:
     """The table on the terminal."""
     origin = "simulated" if work.happened is None else "simulated below the first row"
-    title = f"{work.name} on {work.cluster.devices} devices ({origin})"
+    title = f"{work.name} on {counted(work.cluster.devices, 'device')} ({origin})"
     table = Table(title=title, title_justify="left")
     limit = ceiling["per_job"]
     rows = [] if work.happened is None else [_cells(AS_IT_HAPPENED, measure(work.happened), limit)]

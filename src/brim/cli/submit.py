@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from brim.cli.shared.handles import ask_server, client_of
 from brim.cli.shared.sections import CommandVerb
 from brim.cli.shared.usage import EXIT_DONE, EXIT_REFUSED, warn
+from brim.domain.quantities import counted
 from brim.kubernetes.objects.templates import MODES, MOST_PROCESSES
 from brim.runs.options import COMMAND, STATE, option
 from brim.runs.services import service_request
@@ -182,7 +183,9 @@ def submit(
         for verb in ("status", "explain", "logs", "cancel"):
             click.echo(f"brim --server {client.address} {verb} {view.job}", err=True)
     if request.array:
-        click.echo(f"{view.job}: the first of {len(request.array)} jobs: brim jobs", err=True)
+        click.echo(
+            f"{view.job}: the first of {counted(len(request.array), 'job')}: brim jobs", err=True
+        )
     return _show_submitted(view, as_json=as_json)
 
 
@@ -268,7 +271,7 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
     else:
         click.echo(view.job)
     if view.service is not None:
-        click.echo(f"{view.job}: serves at {view.service.address}", err=True)
+        click.echo(f"{view.job}: serves at {view.service.url}", err=True)
     _say_verdict(view)
     return EXIT_REFUSED if view.was_refused else EXIT_DONE
 
@@ -308,7 +311,7 @@ def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int
         if conditions.predecessors or conditions.earliest:
             click.echo("if it could begin now, which --after or --at does not let it:")
         if request.array:
-            click.echo(f"for the first of {len(request.array)} jobs:")
+            click.echo(f"for the first of {counted(len(request.array), 'job')}:")
         click.echo(f"workers now: {forecast.workers}")
         for job, workers in forecast.takes.items():
             click.echo(f"  {workers} of {job}")

@@ -16,7 +16,7 @@ from brim.runs.options import STATE, option
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def tenants(as_json: bool, state: Path | None) -> int:
-    """Show how many devices each tenant owns, holds and has borrowed.
+    """Show how many devices each tenant owns, holds and has borrowed, now and lately.
 
     \b
     brim tenants
@@ -30,6 +30,7 @@ def tenants(as_json: bool, state: Path | None) -> int:
         return EXIT_DONE
     from brim.cli.shared.tables import table
 
+    has_recent_use = any(v.lately is not None for v in views)
     rows = [
         (
             v.tenant,
@@ -39,10 +40,21 @@ def tenants(as_json: bool, state: Path | None) -> int:
             "" if v.limit is None else v.limit,
             v.holds,
             v.borrows,
+            *([f"{v.lately or 0.0:.1f}"] if has_recent_use else []),
             v.jobs,
         )
         for v in views
     ]
-    names = ("tenant", "cohort", "guaranteed", "exclusive", "limit", "holds", "borrows", "jobs")
+    names = (
+        "tenant",
+        "cohort",
+        "guaranteed",
+        "exclusive",
+        "limit",
+        "holds",
+        "borrows",
+        *(["lately"] if has_recent_use else []),
+        "jobs",
+    )
     click.echo(table(names, rows))
     return EXIT_DONE

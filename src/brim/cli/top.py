@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.shared.handles import client_of_up
+from brim.cli.shared.handles import client_of
 from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.host.installation import command_for
@@ -23,6 +23,7 @@ def top(state: Path | None) -> int:
     \b
     brim top
     brim --server https://10.0.0.7:4000 top
+    brim --server kubernetes://team top     (the ElasticJobs of a namespace)
 
     The tree is on the left; on the right are the details of the chosen line: progress, deadline,
     expected end, what a job waits for, and every decision on it. Both follow the scheduler.
@@ -44,7 +45,7 @@ def top(state: Path | None) -> int:
     if not all(map(os.isatty, (0, 1, 2))):
         need = "stdin, stdout and stderr on one"
         raise SpecError("brim top", got="no terminal", need=need, hint="brim jobs --watch")
-    client = client_of_up(state, verb="top")
+    client = client_of(state)
     from brim.dashboard.terminal import show_on_terminal
     from brim.runs.times import clock_time
 

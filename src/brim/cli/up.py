@@ -191,6 +191,7 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
     import msgspec
 
     from brim.backends.this_host import this_host
+    from brim.scheduler.front_certificate import check_certificate
     from brim.scheduler.loop import CLUSTER, check_accounts
     from brim.scheduler.notifying import check_channels
     from brim.storage.backup import finish_restore
@@ -200,6 +201,7 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
     if spec is not None:
         check_accounts(spec)
         check_channels(spec.channels)
+        check_certificate(spec.services)
     finish_restore(state)
     path = state / "scheduler.db"
     new = not path.exists()
@@ -207,7 +209,7 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
         stored_spec = migrate(path)
         if stored_spec is not None:
             click.echo(
-                f"migrated {path} to this version's format; as it was before, it is kept in {stored_spec}",
+                f"migrated {path} to this version's format; a copy of the old file is in {stored_spec}",
                 err=True,
             )
         with contextlib.closing(Database(path)) as database:

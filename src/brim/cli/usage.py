@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 _SHARES = ("owned", "borrowed", "lent")
+_LATELY = ("lately", "share", "weight")  # devices, a part of 1, and that of the cluster's file
+_IN_CSV = {name: f"{name}_device_hours" for name in ("used", *_SHARES)} | {
+    "lately": "lately_devices",
+    "share": "lately_share",
+}
 
 
 @click.command()
@@ -37,6 +42,9 @@ _SHARES = ("owned", "borrowed", "lent")
 @STATE
 def usage(by: str, month: str, as_csv: bool, as_json: bool, state: Path | None) -> int:
     """Show for how many hours jobs held devices in a month, and what tenants borrowed and lent.
+
+    In the present month of a cluster with usage_half_life also what each tenant has borrowed lately
+    (devices on average), its share of what all have, and its weight.
 
     \b
     brim usage
@@ -58,13 +66,12 @@ def usage(by: str, month: str, as_csv: bool, as_json: bool, state: Path | None) 
         by,
         "used",
         *(_SHARES if by == "tenant" else ()),
+        *(_LATELY if any(row.lately is not None for row in view.rows) else ()),
     )
     rows = [_cells(row, by) for row in view.rows]
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        hours = ("used", *_SHARES)
-        columns = [f"{name}_device_hours" if name in hours else name for name in names]
-        writer.writerow(["month", *columns])
+        writer.writerow(["month", *(_IN_CSV.get(name, name) for name in names)])
         writer.writerows([view.month, *map(_not_a_formula, cells)] for cells in rows)
     elif rows:
         from brim.cli.shared.tables import table
@@ -81,7 +88,13 @@ def _cells(row: UsageRow, by: str) -> list[str]:
         *([row.tenant] if by == "job" else []),
         row.name or unnamed.get(by, ""),
         *(f"{seconds / _HOUR:.2f}" for seconds in hours),
+        *(_lately(row) if row.lately is not None else ()),
     ]
+
+
+def _lately(row: UsageRow) -> tuple[str, str, str]:
+    weight = "" if row.weight is None else f"{row.weight:g}"  # its tenant is in the file no more
+    return f"{row.lately:.2f}", f"{row.lately_share:.2f}", weight
 
 
 def _not_a_formula(cell: str) -> str:

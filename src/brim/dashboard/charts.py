@@ -36,6 +36,9 @@ def devices_chart(picture: Picture) -> Options:
         _area(curve, picture.future, colours[curve.name], stack="planned", opacity=0.35)
         for curve in picture.planned
     ]
+    names = [curve.name for curve in picture.past if any(_values_of(picture, curve.name))]
+    if is_known := any(picture.devices):
+        names.append("devices")
     series.append(
         {
             "type": "line",
@@ -43,7 +46,7 @@ def devices_chart(picture: Picture) -> Options:
             "step": "end",
             "symbol": "none",
             "data": _points([*picture.times, *picture.future[1:]], _held_on(picture)),
-            "lineStyle": {"color": _INK, "width": 1.5, "type": "dashed"},
+            "lineStyle": {"color": _INK, "width": 1.5, "type": "dashed", "opacity": int(is_known)},
             "itemStyle": {"color": _INK},
             "markLine": {
                 "symbol": "none",
@@ -55,8 +58,7 @@ def devices_chart(picture: Picture) -> Options:
             },
         }
     )
-    names = [curve.name for curve in picture.past if any(_values_of(picture, curve.name))]
-    options = _frame(series, legend=[*names, "devices"])
+    options = _frame(series, legend=names)
     options["yAxis"]["minInterval"] = 1
     return options
 
@@ -77,7 +79,8 @@ def words_of(picture: Picture) -> str:
     total = sum(curve.values[-1] for curve in in_use)
     devices = picture.devices[-1] if picture.devices else 0
     parts = ", ".join(f"{curve.name} {curve.values[-1]}" for curve in in_use)
-    now = f"Now {total} of {counted(devices, 'device')}" + (f": {parts}." if parts else ".")
+    of = f"{total} of {counted(devices, 'device')}" if devices else counted(total, "device")
+    now = f"Now {of}" + (f": {parts}." if parts else ".")
     if not picture.future:
         return now
     changes = sum(new != old for curve in picture.planned for old, new in pairwise(curve.values))

@@ -78,7 +78,7 @@ def page_of(desk: Desk, path: str, title: str) -> Iterator[None]:
         problem_text = sight.problem or (sight.cluster.problem if sight.cluster else "")
         problem.set_text(problem_text)
         problem.set_visibility(bool(problem_text))
-        caller = "administrator" if sight.tenant is None else sight.tenant
+        caller = desk.client.namespace or sight.tenant or "administrator"
         status.set_text(
             "not connected" if sight.problem or sight.cluster is None else f"{caller} · live"
         )
@@ -283,9 +283,10 @@ def ask(
         with ui.element("ul"):
             for line in lines:
                 _tagged("li", line)
-        heading("What it means for jobs", 3)
-        with ui.element("div").props("role=status"), ui.element("ul") as effects:
-            _tagged("li", "being foreseen…")
+        with ui.element("div") as meaning:
+            heading("What it means for jobs", 3)
+            with ui.element("div").props("role=status"), ui.element("ul") as effects:
+                _tagged("li", "being foreseen…")
         with ui.element("div").classes("bar end"):
             button("Leave it", dialog.close).props("autofocus")
             confirm = button(verb, kind="danger" if danger else "main")
@@ -313,7 +314,10 @@ def ask(
         dialog.close()
 
     confirm.on_click(confirmed)
-    ui.timer(0.0, foresee, once=True)
+    if desk.client.namespace is None:
+        ui.timer(0.0, foresee, once=True)
+    else:  # objects do not say it
+        meaning.set_visibility(False)
 
 
 def complain(error: BrimError) -> None:

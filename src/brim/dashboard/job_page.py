@@ -30,6 +30,7 @@ from brim.dashboard.series import workers_over_time
 from brim.domain.course import Change, sentence_of
 from brim.domain.job import WorkerRange
 from brim.errors import BrimError, SpecError
+from brim.runs.in_words import describe_stack
 from brim.wire.cluster import JobView, Proposal
 
 _FACTS = (
@@ -102,6 +103,8 @@ class _JobPage:
             self._log.props('tabindex="0" role=log')
 
     def _make_buttons(self) -> None:
+        stacks = button("Stacks", self._show_stacks)
+        stacks.set_visibility(self._desk.client.namespace is None)
         self._suspend = button("Suspend…", self._ask_suspend)
         self._resume = button("Resume…", self._ask_resume)
         button("Resize…", self._ask_resize)
@@ -177,6 +180,22 @@ class _JobPage:
         self._places, self._logs_end = logs.after, logs.ended
         for worker, text in logs.lines[-_MOST_LINES:]:
             self._log.push(f"{worker}  {text}"[: _LOG_AT_ONCE * 10])
+
+    async def _show_stacks(self) -> None:
+        """Show where the Python code of each worker is, in a window."""
+        with ui.dialog(value=True) as dialog, ui.element("div").classes("ask"):
+            dialog.props["aria-label"] = f"Stacks of {self._job}"
+            heading(f"Where each worker of {self._job} is now", 2)
+            shown = ui.label("The workers are asked…").classes("stacks").props("role=status")
+            with ui.element("div").classes("bar end"):
+                button("Close", dialog.close)
+        try:
+            found = await self._desk.call(lambda client: client.stacks(self._job))
+        except BrimError as error:
+            shown.set_text(str(error))
+            return
+        texts = [describe_stack(each.worker, each.stack) for each in found]
+        shown.set_text("\n\n".join(texts) or "It has no workers now.")
 
     def _ask_suspend(self) -> None:
         proposal = Proposal(action="suspend", job=self._job)

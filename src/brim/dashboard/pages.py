@@ -19,6 +19,7 @@ from brim.dashboard.rows import job_row, node_rows, summary_of, tenant_rows, usa
 from brim.dashboard.series import picture_of
 from brim.dashboard.submit_page import show_submit
 from brim.dashboard.usage import usage_by_month
+from brim.domain.quantities import counted
 from brim.errors import BrimError
 from brim.host.clock import monotonic
 from brim.wire.cluster import JobView, Proposal
@@ -100,6 +101,8 @@ _TENANT_COLUMNS = [
     {"field": "used", "headerName": "Used", "minWidth": 85, "flex": 1},
     {"field": "lent", "headerName": "Lent", "minWidth": 85, "flex": 1},
     {"field": "borrowed", "headerName": "Borrowed", "minWidth": 105, "flex": 1},
+    {"field": "lately", "headerName": "Lately", "minWidth": 90, "flex": 1},
+    {"field": "share", "headerName": "Share", "minWidth": 85, "flex": 1},
     {"field": "limit", "headerName": "Limit", "minWidth": 85, "flex": 1},
     {"field": "jobs", "headerName": "Jobs", "minWidth": 80, "flex": 1},
     {"field": "weight", "headerName": "Weight", "minWidth": 90, "flex": 1},
@@ -186,13 +189,16 @@ def _show_cluster(desk: Desk) -> None:
         if view is None:
             return
         usable = view.devices - view.headroom
-        share = 100.0 * view.held / usable if usable else 0.0
+        of = f"of {usable:,}, {100.0 * view.held / usable if usable else 0.0:.0f} %"
+        speed = f"a cycle takes {view.cycles.median_ms:.1f} ms"
+        if (namespace := desk.client.namespace) is not None:
+            of, speed = "by jobs of this namespace", f"namespace {namespace}"
         up = sum(node.state == "up" and not node.drained for node in sight.nodes)
         show_tiles(
-            (f"{view.held:,}", f"of {usable:,}, {share:.0f} %"),
+            (f"{view.held:,}", of),
             (f"{view.unfinished:,}", summary_of(sight.jobs)),
             (f"{up:,}", f"of {len(sight.nodes):,} take jobs"),
-            (view.policy, f"a cycle takes {view.cycles.median_ms:.1f} ms"),
+            (view.policy or "the operator's", speed),
         )
         draw()
         table(version)
@@ -254,7 +260,7 @@ class _JobTable:
                 },
             )
         if self._count is not None:
-            self._count.set_text(f"{len(self._rows):,} jobs")
+            self._count.set_text(counted(len(self._rows), "job"))
 
     def choose(self, choice: str) -> None:
         """Show the active jobs, the ended ones, or all."""
@@ -284,6 +290,9 @@ def _show_nodes(desk: Desk) -> None:
         node = next((node for node in desk.sight.nodes if node.node == name), None)
         if node is None:
             return
+        if desk.client.namespace is not None:
+            ui.notify(f"kubectl drain {name} empties the node, and brim moves its jobs.")
+            return
         if desk.sight.tenant is not None:
             ui.notify("Only the administrator drains nodes.")
             return
@@ -304,11 +313,11 @@ def _show_nodes(desk: Desk) -> None:
 
     with card(""):
         element = grid("Nodes", _NODE_COLUMNS, key="node", height="tall", opens=drain)
-        text = (
-            "Enter or a click on a node says what draining it would cost, and asks."
-            if desk.sight.tenant is None
-            else "Jobs of other tenants are not shown."
-        )
+        text = "Enter or a click on a node says what draining it would cost, and asks."
+        if desk.client.namespace is not None:
+            text = "The devices that jobs of this namespace hold, by node."
+        elif desk.sight.tenant is not None:
+            text = "Jobs of other tenants are not shown."
         ui.label(text).classes("faint")
 
     def refresh(_: int) -> None:
@@ -325,13 +334,18 @@ def _show_tenants(desk: Desk) -> None:
     last: list[dict[str, Any]] = []
     asked_at = -_USAGE_EVERY
     last_usage: list[dict[str, Any]] = []
+    if desk.client.namespace is not None:
+        ui.label("Tenants are objects of the whole cluster: kubectl get tenants.").classes("faint")
+        return
     with card("Owed and used"):
         plot = chart("Devices that each tenant owns, uses, has lent and has borrowed")
     with card("Tenants"):
         element = grid("Tenants", _TENANT_COLUMNS, key="tenant", height="medium")
         ui.label(
             "Owed: guaranteed by the cluster's description. Lent: owed, idle, and held by tenants of "
-            "the same cohort that borrow; it comes back within the grace period."
+            "the same cohort that borrow; it comes back within the grace period. Lately: borrowed on "
+            "average, where the cluster's description has a half-life of use; share: of what all "
+            "tenants have borrowed lately."
         ).classes("faint")
     with card("Device hours by month"):
         usage = grid("Device hours", _USAGE_COLUMNS, key="id", height="medium")

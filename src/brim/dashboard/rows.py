@@ -9,6 +9,7 @@ from typing import Any
 from brim.domain.accounting import PART_NAMES
 from brim.domain.course import deadline_kept
 from brim.domain.quantities import counted
+from brim.domain.services import describe_ready
 from brim.wire.cluster import JobView, NodeView, TenantView, UsageView
 
 _HOUR = 3600
@@ -94,7 +95,7 @@ def service_of(view: JobView) -> str:
     if service is None:
         return ""
     load = "" if service.current is None else f", load {service.current:.3g}"
-    return f"at {service.address}, {service.ready} of {service.wanted} replicas ready{load}"
+    return f"at {service.address}, {describe_ready(service.ready, service.wanted)}{load}"
 
 
 def margin_of(view: JobView) -> str:
@@ -232,7 +233,7 @@ def node_rows(nodes: Sequence[NodeView], jobs: Mapping[str, JobView]) -> list[Ro
 
 
 def tenant_rows(tenants: Sequence[TenantView]) -> list[Row]:
-    """All tenants, with the devices that each owns, uses, has lent and has borrowed."""
+    """All tenants, with the devices that each owns, uses, has lent and has borrowed, now and lately."""
     lent = lent_by(tenants)
     return [
         {
@@ -242,6 +243,8 @@ def tenant_rows(tenants: Sequence[TenantView]) -> list[Row]:
             "used": view.holds,
             "lent": lent[view.tenant],
             "borrowed": view.borrows,
+            "lately": None if view.lately is None else round(view.lately, 1),
+            "share": None if view.lately_share is None else round(view.lately_share, 2),
             "exclusive": view.exclusive,
             "limit": view.limit,
             "weight": view.weight,

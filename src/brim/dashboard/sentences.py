@@ -43,8 +43,8 @@ def on_cancel(view: JobView, clock: Clock) -> list[str]:
 
 def on_resize(view: JobView, minimum: int, maximum: int) -> list[str]:
     """Describe the effect of another range of workers."""
-    new = str(maximum) if minimum == maximum else f"{minimum}–{maximum}"
-    lines = [f"It may have {new} workers instead of {range_of(view)}."]
+    new = f"{minimum}–" if minimum < maximum else ""
+    lines = [f"It may have {new}{counted(maximum, 'worker')} instead of {range_of(view)}."]
     if view.workers > maximum:
         lines.append(
             f"It gives {counted(view.workers - maximum, 'device')} back at a step boundary; no step "

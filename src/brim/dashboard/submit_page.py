@@ -45,21 +45,33 @@ class _Form:
                 self._file.props("outlined dense")
                 self._workers = _field("Workers: a number, or FEWEST:MOST", "1:4")
                 self._deadline = _field("Deadline: 2h, or 2026-12-01T08:00", "")
-                self._tenant = ui.select([], label="Tenant")
+                # A namespace does not say which tenants it may use; where it is one, it needs no name.
+                self._tenant = ui.select(
+                    [],
+                    label="Tenant",
+                    new_value_mode=None if desk.client.namespace is None else "add-unique",
+                )
                 self._tenant.props("outlined dense")
                 self._priority = ui.select(_PRIORITIES, value=_PRIORITIES[0], label="Priority")
                 self._priority.props("outlined dense")
                 self._options = _field("More options, as brim submit takes them", "")
             with ui.element("div").classes("bar"):
                 self._ask = button("What if?", self._forecast)
+                self._ask.set_visibility(desk.client.namespace is None)
                 self._submit = button("Submit", self._hand_in, kind="main")
         with card("What would happen"), ui.element("div").props("role=status"):
             self._answer = ui.element("ul").classes("lines")
         desk.keep_showing(self._offer_tenants)
-        self._say(["“What if?” asks the scheduler, and submits nothing."])
+        self._say(
+            ["“What if?” asks the scheduler, and submits nothing."]
+            if desk.client.namespace is None
+            else [f"The job becomes an ElasticJob of namespace {desk.client.namespace}."]
+        )
 
     def _tenants(self) -> list[str]:
         sight = self._desk.sight
+        if self._desk.client.namespace is not None:
+            return sorted({view.tenant for view in sight.jobs.values()})
         if sight.tenant is not None:
             return [sight.tenant]
         return [view.tenant for view in sight.tenants] or ["default"]
@@ -68,8 +80,8 @@ class _Form:
         tenants = self._tenants()
         if tenants != self._tenant.options:
             chosen = self._tenant.value if self._tenant.value in tenants else None
-            only_one = tenants[0] if len(tenants) == 1 else None
-            self._tenant.set_options(tenants, value=chosen or only_one)
+            is_clear = len(tenants) == 1 and self._desk.client.namespace is None
+            self._tenant.set_options(tenants, value=chosen or (tenants[0] if is_clear else None))
 
     def _words(self) -> list[str]:
         return words_of(

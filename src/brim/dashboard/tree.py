@@ -144,7 +144,11 @@ def label_of(line: Line, sight: ClusterSight, *, grouping: str, is_closed: bool,
 def _note_of(group: str, sight: ClusterSight, grouping: str) -> str:
     if grouping == TENANTS:
         tenant = next((view for view in sight.tenants if view.tenant == group), None)
-        return f"{tenant.holds} of {tenant.guaranteed} owed" if tenant else ""
+        if tenant is None:
+            return ""
+        if not tenant.guaranteed:  # nothing is owed, as where no tenants are declared
+            return f"{counted(tenant.holds, 'device')} in use"
+        return f"{tenant.holds} of {tenant.guaranteed} owed"
     node = next((view for view in sight.nodes if view.node == group), None)
     if node is None:
         return ""
@@ -173,10 +177,11 @@ def summary(sight: ClusterSight) -> str:
     if sight.problem or sight.cluster is None:
         return sight.problem or "waiting for the scheduler"
     view = sight.cluster
+    usable = view.devices - view.headroom
     parts = [
-        f"{view.held:,} of {counted(view.devices - view.headroom, 'device')}",
+        f"{view.held:,} of {counted(usable, 'device')}" if usable else counted(view.held, "device"),
         summary_of(sight.jobs),
-        f"policy {view.policy}",
+        *([f"policy {view.policy}"] if view.policy else []),
         *([view.problem] if view.problem else []),
     ]
     return " · ".join(parts)
@@ -222,7 +227,7 @@ def _facts_of_tenant(name: str, sight: ClusterSight) -> dict[str, str]:
     row = next((row for row in tenant_rows(sight.tenants) if row["tenant"] == name), None)
     if row is None:
         return facts
-    columns = ("owed", "used", "lent", "borrowed", "limit", "weight", "cohort")
+    columns = ("owed", "used", "lent", "borrowed", "lately", "share", "limit", "weight", "cohort")
     values = {column.capitalize(): row[column] for column in columns}
     return facts | {name: str(value) for name, value in values.items() if value not in (None, "")}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -30,7 +30,8 @@ def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any
     """Return the collated batch of these samples of any map-style dataset.
 
     Uses the fastest way that the dataset offers: `take`, or torch's `__getitems__`, or one sample
-    at a time. The last two are collated as torch does.
+    at a time. The last two are collated as torch does, unless `__getitems__` gives no samples
+    one after the other.
 
     Args:
         dataset: a map-style torch Dataset, or anything else with `__getitem__`.
@@ -61,7 +62,8 @@ def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any
         return dataset.take(
             indices
         )  # isinstance(dataset, Batched) takes as long as reading a small batch
-    return default_collate(_samples(dataset, indices.tolist()))
+    samples = _samples(dataset, indices.tolist())
+    return default_collate(samples) if isinstance(samples, list) else samples
 
 
 def is_quick(dataset: Any) -> bool:
@@ -69,9 +71,11 @@ def is_quick(dataset: Any) -> bool:
     return type(dataset) is TensorDataset or type(dataset).__module__.startswith("brim.")
 
 
-def _samples(dataset: Any, indices: list[int]) -> list[Any]:
+def _samples(dataset: Any, indices: list[int]) -> Any:
+    """Return a list of samples, or what `__getitems__` gives: of a TensorDict, a batch already."""
     if hasattr(dataset, "__getitems__"):
-        return list(dataset.__getitems__(indices))
+        found = dataset.__getitems__(indices)
+        return list(found) if isinstance(found, (Sequence, Iterator, np.ndarray)) else found
     return [dataset[index] for index in indices]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
@@ -22,10 +23,13 @@ from torch.utils.data.distributed import DistributedSampler
 from brim.data.batches import Collate
 from brim.data.orders import AsTheyLie, Drawn, Order, Shuffled
 from brim.data.sized_stream import SizedStream, is_stream
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 
 # Beside torch's DataLoader these only count what they gave, to go on from there; so does brim.
-_COUNT_ONLY = ("torchdata.stateful_dataloader.", "streaming.base.dataloader")
+_COUNT_ONLY = (
+    "torchdata.stateful_dataloader.", "streaming.base.dataloader", "speechbrain.dataio.dataloader"
+)  # fmt: skip
 # What yields whole batches, by its package and its name, with what to pass instead.
 _OF_BATCHES = {
     ("webdataset", "WebLoader"): "the dataset that it loads, without .batched(…)",
@@ -126,6 +130,28 @@ def _refuse_batches(data: Any) -> None:
                 need="single samples: brim cuts each batch into micro-batches",
                 hint=f"pass {hint}",
             )
+    is_read_by_place = isinstance(data, Dataset) or hasattr(data, "__getitem__")
+    if not is_read_by_place and (name := _wrapped_loader(data)):
+        raise SpecError(
+            type(data).__name__,
+            got="something that yields the batches of a DataLoader",
+            need="single samples: brim cuts each batch into micro-batches",
+            hint=f"pass the DataLoader itself (its attribute {name!r}), and wrap job.batches(...)",
+        )
+
+
+def _wrapped_loader(data: Any) -> str:
+    """Return the attribute in which something keeps the DataLoader that it reads; empty if none.
+
+    Progress bars and prefetchers are of this kind.
+    """
+    attributes = getattr(data, "__dict__", {})
+    return next((name for name, value in attributes.items() if _gives_batches(value)), "")
+
+
+def _gives_batches(loader: Any) -> bool:
+    """Return whether this is a DataLoader of batches: with `batch_size=None` one gives samples."""
+    return isinstance(loader, DataLoader) and loader.batch_sampler is not None
 
 
 def _said_once(name: str, in_loop: int | None, in_stream: int | None) -> int | None:
@@ -208,7 +234,7 @@ def _of_a_loader(
     if order.samples and not used:
         raise SpecError(
             "DataLoader(drop_last=True)",
-            got=f"{order.samples:,} samples, which do not fill a batch of {batch_size}",
+            got=f"{counted(order.samples, 'sample')}, fewer than a batch of {batch_size}",
             need="at least one whole batch",
             hint=f"batch_size={order.samples}",
         )
@@ -233,7 +259,9 @@ def _refuse_odd_loaders(loader: DataLoader[Any]) -> None:
             got="a DataLoader with its own __iter__",
             need="torch's DataLoader, or a dataset: brim reads the samples of each micro-batch "
             "itself",
-            hint="pass its dataset: loader.dataset",
+            hint="pass its dataset: loader.dataset"
+            if loader.collate_fn is default_collate
+            else "DataLoader(loader.dataset, collate_fn=loader.collate_fn)",
         )
     context = loader.multiprocessing_context
     if context is not None and context.get_start_method() != "fork":
@@ -353,7 +381,7 @@ def _order_of_a_stream(
 
 def _size(data: Any) -> int:
     """Samples of a map-style dataset."""
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and not hasattr(data, "__getitems__"):
         names = [*data.keys()] or ["train"]
         raise SpecError(
             "data",

@@ -169,6 +169,7 @@ class Feed:
         mark: what tells this data from other data of the same length, once it was checked: a digest
             of two samples; for streams, the number of shards.
         trail: of this worker, for its successor where a sample kills it; or None.
+        warn: told of something about the processes that read, in words.
         marks_of: gives, for an epoch, the marks up to which all workers have read a stream; None
             where they compare none.
 
@@ -205,6 +206,7 @@ class Feed:
         self.block_size = int(getattr(description.dataset, "block_size", 1))
         self.mark = ""
         self.trail: Trail | None = None
+        self.warn: Callable[[str], None] = lambda _: None
         self.marks_of: Callable[[int], Mapping[int, StreamMark]] | None = None
         self._description, self._seed = description, seed
         self._stream = self._new_stream() if description.streams else None
@@ -230,6 +232,7 @@ class Feed:
                 start=self._start_loader,
                 shard_of=self._shard_of if description.streams else None,
                 find_cause=self._find_cause,
+                warn=lambda text: self.warn(text),
             )
 
     @property

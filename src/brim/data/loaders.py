@@ -26,11 +26,13 @@ import torch
 
 from brim.data.parcels import receive, send
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.host.clock import monotonic
 from brim.host.inherited import inherited_by_forks
-from brim.host.process import be_called, die_with_parent
+from brim.host.process import be_called, die_with_parent, named_threads, work_of
 from brim.user_code.tracebacks import trace_of
 
 _POLL_INTERVAL = 0.2  # seconds between looks at something else while nothing comes
+_TO_COMPUTE = 10.0  # seconds without any computation after which a process that reads seems stuck
 _TRIES = 3  # processes that die over one micro-batch before its reader is given up
 
 Work = TypeVar("Work")
@@ -47,6 +49,8 @@ class Loaders(Generic[Work]):
         start: called in each process with its number before it reads.
         shard_of: the number of the process that is to read a piece of work, modulo their count; None
             asks them in turn.
+        find_cause: finds out why processes die over a piece of work.
+        warn: told of a process that seems to wait for a thread that it was forked without.
     """
 
     def __init__(
@@ -57,8 +61,10 @@ class Loaders(Generic[Work]):
         start: Callable[[int], None],
         shard_of: Callable[[Work], int] | None = None,
         find_cause: Callable[[Work, Callable[[], None]], BrimError | None] = lambda *_: None,
+        warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._depth, self._shard_of, self._find_cause = depth, shard_of, find_cause
+        self._warn = warn
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -111,7 +117,9 @@ class Loaders(Generic[Work]):
             self._loaders.pop().end()
         for number in range(len(self._loaders), count):
             self._loaders.append(
-                _Loader(number, self._load, self._start, self._reading, self._find_cause)
+                _Loader(
+                    number, self._load, self._start, self._reading, self._find_cause, self._warn
+                )
             )
 
 
@@ -125,8 +133,10 @@ class _Loader(Generic[Work]):
         start: Callable[[int], None],
         reading: Any,
         find_cause: Callable[[Work, Callable[[], None]], BrimError | None],
+        warn: Callable[[str], None],
     ) -> None:
-        self._find_cause = find_cause
+        self._find_cause, self._warn = find_cause, warn
+        self._work, self._computed_at = "", 0.0
         self._number, self._load, self._start, self._reading = number, load, start, reading
         self._unanswered: deque[tuple[int, Work]] = deque()
         self._deaths = 0
@@ -134,6 +144,7 @@ class _Loader(Generic[Work]):
 
     def _begin(self) -> None:
         self._inherited = inherited_by_forks()
+        self._threads = named_threads()
         if self._inherited.unforkable:
             raise SpecError(
                 f"LMDB environment of {self._inherited.unforkable}",
@@ -166,7 +177,9 @@ class _Loader(Generic[Work]):
         """The next answer to a request of this reading."""
         while True:
             while not wait([self._connection, self._process.sentinel], timeout=_POLL_INTERVAL):
+                self._look_for_work()
                 tick()
+            self._work = ""
             try:
                 answer = receive(self._connection)
             except (EOFError, OSError):
@@ -176,6 +189,23 @@ class _Loader(Generic[Work]):
             reading, work = self._unanswered.popleft()
             if reading == self._reading.value:
                 return work, answer
+
+    def _look_for_work(self) -> None:
+        """Warn, once, if the process seems to wait for a thread that it was forked without.
+
+        polars, for one, hands its work to threads, and waits for them without an end.
+        """
+        work = work_of(self._process.pid or 0)
+        if work != self._work:
+            self._work, self._computed_at = work, monotonic()
+        elif self._threads and monotonic() - self._computed_at > _TO_COMPUTE:
+            self._warn(
+                f"a process that reads data has computed nothing for {_TO_COMPUTE:.0f} s, and was "
+                f"forked beside threads that it does not have ({', '.join(self._threads)}): a "
+                "library that hands its work to them waits for ever; --loaders 0 (num_workers=0) "
+                "reads in the step, or let the library do its first work in __getitem__"
+            )
+            self._threads = []
 
     def _replace(self, tick: Callable[[], None]) -> None:
         self._process.join()

@@ -12,6 +12,7 @@ import numpy as np
 
 from brim.data.batches import Indices
 from brim.domain.order import EpochOrder
+from brim.domain.quantities import counted
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.tensors.chance import own_generators, seed_generators, seed_host
@@ -113,7 +114,7 @@ class Drawn:
             drawn = self._draw(epoch)
             if len(drawn) != self.samples:
                 raise self._wrong(
-                    f"{len(drawn):,} samples in epoch {epoch + 1} and {self.samples:,} in the "
+                    f"{counted(len(drawn), 'sample')} in epoch {epoch + 1} and {self.samples:,} in the "
                     "first",
                     "the same number in every epoch",
                 )

@@ -17,6 +17,7 @@ from torch.utils.data._utils.worker import WorkerInfo
 from brim.data.batches import Collate
 from brim.data.repeatable import hash_of
 from brim.domain.batch import Span, shard_spans
+from brim.domain.quantities import counted
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.tensors.chance import Chance, own_generators, seed_generators, seed_host
@@ -320,7 +321,7 @@ class _Iteration:
                 got="a stream that gave a sample without asking which shard it is to read",
                 need="get_worker_info().id and num_workers in its __iter__, or no shards=: each "
                 "sample would come "
-                f"{self._info.num_workers} times",
+                f"{counted(self._info.num_workers, 'time')}",
                 hint="return itertools.islice(samples, info.id, None, info.num_workers)",
             )
         return sample
@@ -332,7 +333,7 @@ class _Iteration:
             of_shard = f" of shard {shard} of {shards}"
         return SpecError(
             type(self._dataset).__name__,
-            got=f"a stream that ended after {self._position:,} samples{of_shard} of epoch "
+            got=f"a stream that ended after {counted(self._position, 'sample')}{of_shard} of epoch "
             f"{self._epoch + 1}",
             need=f"the {self._samples:,} that len() or samples= "
             f"promised{' of each shard' if of_shard else ''}",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brim.domain.quantities import counted
 from brim.domain.step_records import STEP_PHASES, Restore, Session, StepRecord, lasting
 
 # Sample indices at the positions [start, stop) of an epoch's order: (epoch, start, stop) -> int64
@@ -115,13 +116,15 @@ def audit(
         ledgers.append(ledger)
         problems += found
         if not 0 <= epoch < epochs:
-            problems.append(f"epoch {epoch + 1}: applied, but the run has {epochs} epochs")
+            problems.append(
+                f"epoch {epoch + 1}: applied, but the run has {counted(epochs, 'epoch')}"
+            )
     has_contents = bool(by_epoch) and all(
         step.contents for steps in by_epoch.values() for step in steps
     )
     unordered = "contents" if has_contents else "positions"
-    counted = unordered if order is None else "samples"
-    return Ledger(epochs=tuple(ledgers), problems=tuple(problems), counted=counted)
+    unit = unordered if order is None else "samples"
+    return Ledger(epochs=tuple(ledgers), problems=tuple(problems), counted=unit)
 
 
 def _audit_epoch(

@@ -40,7 +40,7 @@ class Occasion(enum.StrEnum):
     AT_RISK = "at-risk"  # it is expected to miss its promised deadline
     DONE = "done"
     FAILED = "failed"
-    PREEMPTED = "preempted"  # all its workers were taken for other jobs
+    PREEMPTED = "preempted"  # all its workers were taken
 
 
 class Security(enum.StrEnum):

@@ -11,6 +11,7 @@ from brim.domain.names import check_name
 from brim.domain.promising import PromiseAt
 from brim.domain.services import NO_RULES, ServiceRules
 from brim.domain.tenancy import Tenant
+from brim.domain.usage import check_half_life
 from brim.errors import SpecError, did_you_mean
 
 MOST_DEVICES = 1 << 16  # of one node that joins
@@ -105,6 +106,8 @@ class ClusterSpec:
         headroom: devices that training leaves free.
         grace: seconds that a job has to give up devices before they are taken by force.
         keep_ended: seconds after which jobs that have ended are forgotten; None: never.
+        usage_half_life: seconds after which what a tenant has borrowed counts half, where devices
+            are lent; None: only the present counts.
         drained: names of nodes on which nothing is to run.
         channels: on which people are notified of jobs.
         services: what online services may have.
@@ -121,6 +124,7 @@ class ClusterSpec:
     headroom: int = 0
     grace: float = 30.0
     keep_ended: float | None = None
+    usage_half_life: float | None = None
     drained: frozenset[str] = frozenset()
     channels: tuple[Channel, ...] = ()
     services: ServiceRules = NO_RULES
@@ -147,6 +151,9 @@ class ClusterSpec:
         if self.keep_ended is not None and not self.keep_ended > 0:
             need = "more than 0 seconds, or nothing: jobs that have ended are kept then"
             raise SpecError("keep_ended", got=str(self.keep_ended), need=need)
+
+        if self.usage_half_life is not None:
+            check_half_life(self.usage_half_life, self.tenants, field="usage_half_life")
 
     def _check_channels(self) -> None:
         names = Counter(channel.name for channel in self.channels)

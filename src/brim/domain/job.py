@@ -29,7 +29,7 @@ from brim.domain.options import (
     text,
     whole,
 )
-from brim.domain.quantities import DURATION_PATTERN
+from brim.domain.quantities import DURATION_PATTERN, counted
 from brim.domain.services import Service
 from brim.errors import SpecError
 
@@ -66,6 +66,15 @@ class WorkerRange:
         return (
             f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
         )
+
+    @property
+    def words(self) -> str:
+        """The range with its noun.
+
+        >>> WorkerRange(minimum=1, maximum=1).words, WorkerRange(minimum=1, maximum=4).words
+        ('1 worker', '1:4 workers')
+        """
+        return f"{self} worker{'' if self.maximum == 1 else 's'}"
 
     def times(self, count: int) -> WorkerRange:
         """Return the range of things that exist `count` times per worker."""
@@ -237,9 +246,9 @@ class JobSpec:
         whole(minimum=0, hint="--ps 1, or 0 for none"),
         default=0,
         flag="--ps",
-        help="Start this many servers, processes beside the workers that own embeddings trained "
-        "by rows. Servers need CPU time for updates. While they live, no worker's death loses a "
-        "step.",
+        help="Start this many parameter servers: processes beside the workers that keep embeddings "
+        "trained by rows. Their updates take CPU time. As long as they live, the death of a worker "
+        "loses no step.",
     )
     # 0, of a command alone: as its own loop says.
     epochs: int = option(
@@ -296,17 +305,17 @@ class JobSpec:
     capture: bool = option(
         SWITCH,
         default=False,
-        help="Note the calls of a pass once, and replay them for all micro-batches of a step: the "
-        "same weights, sooner. model, loss and forward must have no other effects. In your own loop: "
-        "@job.step_function.",
+        help="Record the calls of one forward and backward pass, and replay them for all micro-batches of "
+        "a step: the same weights in less time. model, loss and forward must have no other effects. In "
+        "your own loop: @job.step_function.",
     )
     # Of a command alone.
     restart: bool = option(
         SWITCH,
         unset=False,
         flag="--restart/--no-restart",
-        help="Run a command as it is, with torchrun's variables, and start it again at each change of "
-        "its workers: it goes on from its own checkpoints. [default: unless its code calls brim.join]",
+        help="Run a command unchanged, with torchrun's variables, and restart it at each change of its "
+        "workers; it continues from its own checkpoints. [default: unless its code calls brim.join]",
     )
     per: str = option(
         choice(PER_WORKER, PER_NODE),
@@ -345,8 +354,8 @@ class JobSpec:
     loaders: int | None = option(
         whole(minimum=0),
         unset=None,
-        help="Read data in this many processes per host beside the step; 0: in the step itself. "
-        "[default: as a DataLoader says, else 0]",
+        help="Read data in this many processes per host, beside the step; 0: within the step. "
+        "[default: num_workers of a DataLoader, else 0]",
     )
     checkpoint_every: Interval = option(
         _INTERVAL,
@@ -575,7 +584,7 @@ class JobSpec:
                 )
         if self.inference is not None:
             raise SpecError(
-                "--ps", got=f"{self.servers} servers", need="a job that trains", hint="--ps 0"
+                "--ps", got=counted(self.servers, "server"), need="a job that trains", hint="--ps 0"
             )
 
     def _check_asynchronous(self) -> None:
@@ -682,7 +691,7 @@ class JobSpec:
             if total < 1 and fault.kind is FaultKind.REMOVE:
                 raise SpecError(
                     "--faults",
-                    got=f"{text!r}, which leaves {total} workers",
+                    got=f"{text!r}, which leaves {counted(total, 'worker')}",
                     need="at least 1 worker that stays",
                     hint="remove fewer; brim suspend ends a run",
                 )
@@ -694,8 +703,9 @@ class JobSpec:
         if total > self.micro_batches:
             raise SpecError(
                 "--faults",
-                got=f"{describe(fault)!r}, which makes {total} workers",
-                need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
+                got=f"{describe(fault)!r}, which makes {counted(total, 'worker')}",
+                need=f"at most {counted(self.micro_batches, 'worker')}, one for each micro-batch of a "
+                "step",
                 hint=f"--micro-batches {total}, or add fewer",
             )
         if fault.rank >= self.micro_batches + self.servers:

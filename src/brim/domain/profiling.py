@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from brim.domain.measuring import Measured, curve_of, divides
 from brim.domain.quantities import counted
@@ -36,6 +37,18 @@ class Profile:
     size: int
     since: float | None = None
     until: float | None = None
+
+
+class ProfileNote(NamedTuple):
+    """A line for a job's story about its profile.
+
+    Attributes:
+        event: `measured` or `not measured`.
+        detail: the number of workers, and the measurement or why there is none.
+    """
+
+    event: str
+    detail: str
 
 
 @lru_cache(maxsize=256)
@@ -65,10 +78,8 @@ def advance(
     *,
     now: float,
     deadline: float | None,
-) -> tuple[Profile | None, str]:
-    """Return the next state of the profile (None where it is over), and a sentence.
-
-    The sentence has the measurement or why the profile is over.
+) -> tuple[Profile | None, ProfileNote | None]:
+    """Return the next state of the profile (None where it is over), and what is new about it.
 
     Args:
         measured: in all, by this job and others like it; the job has made a step.
@@ -80,24 +91,25 @@ def advance(
             if deadline is None
             else min(_MAX_PROFILE_SECONDS, _AFFORDED * (deadline - now))
         )
-        return replace(profile, since=now, until=now + longest), ""
-    rates = measured.rates
+        return replace(profile, since=now, until=now + longest), None
+    rates, place = measured.rates, f"at {counted(profile.size, 'worker')}"
     if _is_enough(measured, profile.size):
-        sentence = f"at {counted(profile.size, 'worker')}: {rates[profile.size]:.3g} steps/s"
+        sentence = f"{place}: {rates[profile.size]:.3g} steps/s"
         smaller = max((n for n in sizes if n < profile.size and n in rates), default=None)
         if smaller is not None and rates[profile.size] < _GAIN * rates[smaller]:
-            return None, f"{sentence}, no faster than {counted(smaller, 'worker')}"
+            is_slower = rates[profile.size] < rates[smaller]
+            word = "slower" if is_slower else f"less than {100.0 * (_GAIN - 1.0):.0f} % faster"
+            previous = f"at {rates[smaller]:.3g} steps/s with {counted(smaller, 'worker')}"
+            return None, ProfileNote("measured", f"{sentence}, {word} than {previous}")
         remaining = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
-        return (replace(profile, size=remaining[0], since=now) if remaining else None), sentence
+        following = replace(profile, size=remaining[0], since=now) if remaining else None
+        return following, ProfileNote("measured", sentence)
     if now >= profile.until:
-        return None, f"not at {counted(profile.size, 'worker')}: the time for it is over"
+        return None, ProfileNote("not measured", f"{place}: the time for it is over")
     if now - profile.since > _SIZE_TIMEOUT:
-        return (
-            None,
-            f"not at {counted(profile.size, 'worker')}: not to be had, or too slow, for "
-            f"{_SIZE_TIMEOUT:.0f} s",
-        )
-    return profile, ""
+        text = f"{place}: none to be had, or too slow, for {_SIZE_TIMEOUT:.0f} s"
+        return None, ProfileNote("not measured", text)
+    return profile, None
 
 
 def _is_enough(measured: Measured, size: int) -> bool:

@@ -23,10 +23,11 @@ DURATION_PATTERN = rf"({_A_PART})+"
 def counted(count: int, thing: str) -> str:
     """A number of things.
 
-    >>> counted(1, "worker"), counted(1200, "worker")
-    ('1 worker', '1,200 workers')
+    >>> counted(1, "worker"), counted(1200, "worker"), counted(2, "micro-batch"), counted(2, "process")
+    ('1 worker', '1,200 workers', '2 micro-batches', '2 processes')
     """
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    ending = "" if count == 1 else "es" if thing.endswith(("ch", "s", "x")) else "s"
+    return f"{count:,} {thing}{ending}"
 
 
 def parse_duration(text: str, *, field: str) -> float:

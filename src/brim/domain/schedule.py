@@ -12,6 +12,7 @@ from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import Overheads
 from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse
 from brim.domain.workload import Job
 
 
@@ -49,6 +50,9 @@ class Reason(enum.StrEnum):
     OVER_QUOTA = "over-quota"
     RECLAIMED = "reclaimed-by-owner"
     PREEMPTED = "preempted-by-priority"
+    NODE_DRAINED = "node-drained"
+    NODE_LEAVING = "node-leaving"
+    NODE_LOST = "node-lost"
     GANG_INCOMPLETE = "gang-does-not-fit"
     ONE_KIND = "exact-on-nodes-of-one-kind"
     ITS_NODES = "on-nodes-that-its-owner-has-chosen"
@@ -160,6 +164,7 @@ class JobState(NamedTuple):
         anywhere: nobody here decides where its workers are: they are not moved.
         restart: seconds that a change of workers takes this job, where that is more than the
             overheads say.
+        profiled: its speed is measured now: until that is done, it may have no more workers.
     """
 
     job: Job
@@ -175,6 +180,7 @@ class JobState(NamedTuple):
     unmeasured: bool = False
     anywhere: bool = False
     restart: float = 0.0
+    profiled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +197,8 @@ class Snapshot:
         arrived: ids of the jobs to judge in this cycle, in order of submission then id.
         tenants: with their quotas; empty where there are none.
         promise: when deadlines are promised, by a policy that can wait with that.
+        recent: what tenants have borrowed lately; None where that does not count.
+        unavailable: why nodes have no devices now, by their ids: `drained`, `leaving` or `lost`.
         memory: the policy's last one; None at first.
     """
 
@@ -203,6 +211,8 @@ class Snapshot:
     tenants: tuple[Tenant, ...] = ()
     assured: int | None = None
     promise: PromiseAt = PromiseAt.ARRIVAL
+    recent: RecentUse | None = None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     memory: Any = None
 
 

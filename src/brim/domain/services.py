@@ -9,10 +9,11 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import NamedTuple
 
+from brim.domain.addresses import is_address
 from brim.domain.demand import DAY
+from brim.domain.quantities import counted
 from brim.errors import SpecError, did_you_mean
 
 REQUESTS, CPU = "requests", "cpu"  # loads that brim measures itself
@@ -141,6 +142,8 @@ class ServiceRules:
         address: of this host, on which fronts listen; empty: the one at which nodes join, or
             loopback where none can.
         urls: how the URLs of loads begin that a tenant may name.
+        certificate, key: files on this host, by which fronts speak HTTPS; no key: it is in the other
+            file. Without a certificate, fronts speak plain HTTP.
 
     Raises:
         SpecError: no front could listen.
@@ -150,13 +153,22 @@ class ServiceRules:
     last_port: int = LAST_PORT
     address: str = ""
     urls: tuple[str, ...] = ()
+    certificate: str = ""
+    key: str = ""
 
     def __post_init__(self) -> None:
+        for name, path in (("certificate", self.certificate), ("key", self.key)):
+            if path and not path.startswith("/"):
+                hint = f"{name}: /etc/brim/front.pem"
+                raise SpecError(f"services: {name}", got=repr(path), need="a full path", hint=hint)
+        if self.key and not self.certificate:
+            raise SpecError("services: key", got="no certificate", need="the one that it is of")
         if not FIRST_PORT <= self.first_port <= self.last_port <= LAST_PORT:
             need = f"FIRST-LAST from {FIRST_PORT:,} to {LAST_PORT:,}"
             actual = f"{self.first_port}-{self.last_port}"
             raise SpecError("services: ports", got=actual, need=need, hint="ports: 8000-8099")
-        if self.address and not _is_address(self.address):
+        # One of a single link is no address to other hosts.
+        if self.address and ("%" in self.address or not is_address(self.address)):
             need = "an address of this host"
             actual = repr(self.address[:60])
             raise SpecError("services: address", got=actual, need=need, hint="address: 10.0.0.7")
@@ -206,15 +218,18 @@ def address_in(text: str) -> tuple[str, int] | None:
     if found is None:
         return None
     host, port = found["host"].strip("[]"), int(found["port"])
-    return (host, port) if _is_address(host) and 0 < port <= LAST_PORT else None
+    return (host, port) if is_address(host) and 0 < port <= LAST_PORT else None
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return "%" not in host
+def describe_ready(ready: int | None, wanted: int) -> str:
+    """Return how many replicas of a service are ready, in words; None: nobody has looked yet.
+
+    >>> describe_ready(2, 3), describe_ready(1, 1), describe_ready(None, 3)
+    ('2 of 3 replicas ready', '1 of 1 replica ready', '3 replicas, not looked at by the scheduler yet')
+    """
+    if ready is None:
+        return f"{counted(wanted, 'replica')}, not looked at by the scheduler yet"
+    return f"{ready} of {counted(wanted, 'replica')} ready"
 
 
 class ReplicaScale(NamedTuple):

@@ -51,6 +51,11 @@ FEATURES = (
         names=("__version__", "Run", "data", "join", "metrics", "param", "run", "train", "weights_sha256"),
     ),
     Feature(
+        name="stacks of workers",
+        stability=Stability.ALPHA,
+        verbs=("stacks",),
+    ),
+    Feature(
         name="captured steps",
         stability=Stability.ALPHA,
         options=("--capture",),
@@ -82,6 +87,11 @@ FEATURES = (
         name="usage by month",
         stability=Stability.ALPHA,
         verbs=("usage",),
+    ),
+    Feature(
+        name="fair share over time (`usage_half_life`)",
+        stability=Stability.ALPHA,
+        options=("--usage-half-life",),
     ),
     Feature(
         name="notifications by webhook, mail and command",
@@ -215,7 +225,7 @@ FEATURES = (
         name="TrainJobs of Kubeflow Trainer",
         stability=Stability.ALPHA,
         verbs=("pod",),
-        note="`trainer.kubeflow.org/v1alpha1`; tried without its controllers",
+        note="`trainer.kubeflow.org/v1alpha1`; tried with Trainer 2.2 and 2.3",
     ),
     Feature(
         name="nodes chosen by another scheduler",

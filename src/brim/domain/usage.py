@@ -1,18 +1,88 @@
-"""Usage of devices by month: months in UTC, and who lends to whom. Pure."""
+"""Usage of devices: by month in UTC, who lends to whom, and what tenants borrowed lately. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from brim.domain.quantities import format_duration
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
 _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998
+# A half-life in seconds: with a shorter one, devices would change hands at nearly each cycle.
+_SHORTEST, _LONGEST = 60.0, 3650 * 86_400.0
+_FORGOTTEN = 1e-3  # devices on average, below which a tenant has borrowed none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentUse:
+    """Devices that tenants have borrowed lately: exponential averages of what each moment had.
+
+    Devices count as borrowed beyond the tenant's guarantee. What was borrowed one half-life ago
+    counts half as much as what is borrowed now.
+
+    Args:
+        half_life: in seconds.
+        borrowed: average devices by tenant; tenants that are not named have borrowed none.
+    """
+
+    half_life: float
+    borrowed: Mapping[str, float] = field(default_factory=dict)
+
+    def advanced(
+        self, seconds: float, holds: Mapping[str, int], tenants: Collection[Tenant]
+    ) -> RecentUse:
+        """Return the averages after a time in which tenants have held so many devices.
+
+        Args:
+            tenants: with their guarantees; one that is not declared has none.
+
+        >>> RecentUse(half_life=3600.0).advanced(3600.0, {"ads": 8}, [Tenant(id="ads", guaranteed=2)])
+        RecentUse(half_life=3600.0, borrowed={'ads': 3.0})
+        """
+        factor = 0.5 ** (seconds / self.half_life)
+        guaranteed = {tenant.id: tenant.guaranteed for tenant in tenants}
+        averages = {}
+        for name in sorted({*self.borrowed, *holds}):
+            borrows = max(0, holds.get(name, 0) - guaranteed.get(name, 0))
+            average = factor * self.borrowed.get(name, 0.0) + (1.0 - factor) * borrows
+            if average > _FORGOTTEN or borrows:
+                averages[name] = average
+        return replace(self, borrowed=averages)
+
+    def share_of(self, tenant: str) -> float:
+        """Return the part of all that was borrowed lately which a tenant had, from 0 to 1.
+
+        >>> RecentUse(half_life=3600.0, borrowed={"ads": 3.0, "web": 1.0}).share_of("ads")
+        0.75
+        """
+        total = sum(self.borrowed.values())
+        return self.borrowed.get(tenant, 0.0) / total if total else 0.0
+
+
+def check_half_life(seconds: float, tenants: Collection[Tenant] | None, *, field: str) -> None:
+    """Check that recent use can be weighed with a half-life.
+
+    Args:
+        tenants: whose use it is; None: they are not known yet.
+
+    Raises:
+        SpecError: it is too short or too long, or there are no tenants.
+    """
+    if not _SHORTEST <= seconds <= _LONGEST:
+        need = "a time from 1m to 3650d"
+        raise SpecError(field, got=format_duration(seconds), need=need, hint=f"{field} 7d")
+    if tenants is not None and not tenants:
+        need = "tenants, whose use is to count"
+        raise SpecError(
+            field, got="no tenants", need=need, hint="describe tenants, or leave it out"
+        )
 
 
 class Shares(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from brim.domain.quantities import counted
 from brim.embeddings.keyed import Embedding, HeldRows, held_by, is_used, start_of, use
 from brim.embeddings.rows import GradientRows, OwnedRows, total_of
 from brim.embeddings.rows_by_key import RowsByKey
@@ -184,8 +185,8 @@ class KeyedRows(TrainedByRows):
         if wrong := {len(state) for state in states.values()} - {len(keys)}:
             raise SpecError(
                 f"the optimizer's state of embedding {self._label!r}",
-                got=f"that of {wrong.pop()} rows",
-                need=f"that of the {len(keys)} rows which the module has",
+                got=f"that of {counted(wrong.pop(), 'row')}",
+                need=f"that of the {counted(len(keys), 'row')} which the module has",
                 hint="load the state dicts of both, of the same moment",
             )
         changed = torch.zeros(len(keys), dtype=torch.int64)

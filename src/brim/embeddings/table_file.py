@@ -16,6 +16,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from brim.decoding import UNDECODABLE
+from brim.domain.quantities import counted
 from brim.embeddings.tables.changes import Changes
 from brim.errors import EnvironmentFault
 from brim.tensors.file_layout import copy_to, lay_out
@@ -193,7 +194,7 @@ class NumberedRows:
         wrong = shapes != {name: tensor.shape[1:] for name, tensor in chunk.fields.items()}
         if wrong or (len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < self.count):
             raise EnvironmentFault(
-                f"{self.name} has {self.count} rows of {_shapes(shapes)}, what was stored has others"
+                f"{self.name} has {counted(self.count, 'row')} of {_shapes(shapes)}, what was stored has others"
             )
         if not len(keys):
             return

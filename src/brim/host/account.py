@@ -9,11 +9,15 @@ import contextlib
 import ctypes
 import os
 import pwd
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from brim.errors import EnvironmentFault, SpecError
+
+# Files that each process of a job reads first: the interpreter, its library, and brim.
+PYTHON_FILES = (sys.executable, os.__file__, __file__)
 
 _thread_account = threading.local()
 
@@ -60,6 +64,43 @@ def check_account(name: str, *, field: str) -> None:
         raise SpecError(
             field, got=repr(name), need=need, hint="leave user out: jobs then run as this account"
         )
+
+
+def check_python(name: str, *, field: str) -> None:
+    """Check that an account can run this Python, and import brim: its jobs are run by them.
+
+    Args:
+        field: that names it, for the error.
+
+    Raises:
+        SpecError: it cannot.
+        EnvironmentFault: there is no such account, or we may not act as it.
+    """
+    fault = unreadable(name, PYTHON_FILES)
+    if fault:
+        raise SpecError(
+            field,
+            got=f"{name!r}, which cannot read {fault}",
+            need="an account that can run the Python that brim is installed in",
+            hint="let it enter the folders above, or install Python and brim elsewhere, such as in /opt",
+        )
+
+
+def unreadable(name: str, paths: Iterable[str]) -> str:
+    """Return the first of these files that an account cannot read, and why; empty: it can read all.
+
+    Raises:
+        EnvironmentFault: there is no such account, or we may not act as it.
+    """
+    real_paths = {path: os.path.realpath(path) for path in paths}
+    with acting_as(name):
+        for path, real_path in real_paths.items():
+            try:
+                os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                target = f", which is {real_path}" if real_path != path else ""
+                return f"{path}{target}: {error.strerror}"
+    return ""
 
 
 def become(name: str) -> None:

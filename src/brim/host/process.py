@@ -25,6 +25,9 @@ WORKER = (
     "BRIM_WORKER"  # the variable that has a worker's name, also for what its user's code starts
 )
 
+# Of brim, of torch's autograd, of an allocator and of CUDA's driver, which refuses work after a fork:
+# no work waits for them.
+_USUAL_THREADS = ("brim", "pt_", "jemalloc", "cuda")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -232,6 +235,13 @@ def state_of(pid: int) -> str:
 def work_of(pid: int) -> str:
     """Return a measure of a process's computation so far; empty where unknown."""
     return " ".join(_facts_of(pid)[11:13]).strip()  # ticks in its own code and in the kernel
+
+
+def named_threads() -> list[str]:
+    """Return the names of the threads of this process that a library has named, each once."""
+    names = dict.fromkeys(map(name_of, map(int, os.listdir("/proc/self/task"))))
+    own = name_of(os.getpid())  # which threads of Python have, too
+    return [name for name in names if name and name != own and not name.startswith(_USUAL_THREADS)]
 
 
 def processor_seconds(pid: int) -> float:

@@ -23,11 +23,13 @@ VARIABLE = "BRIM_STACKS_FD"  # has the descriptor, where a process is not forked
 # One of the real-time signals, which nothing else uses; what hangs is often code that has plans for
 # SIGUSR1.
 _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "SIGRTMIN") else 0)
+_HEAD = 21  # bytes of the line with the number of the process
 _TO_ANSWER = 1.0
 _POLL_INTERVAL = 0.01
 _MAX_FRAMES = 60  # lines
+_LARGEST_DUMP, _LARGEST_FILE = 1 << 18, 1 << 20  # bytes that are read at once, and kept
 _IMPORTS = '  File "<frozen importlib'
-_HOST_FOLDER = os.path.join(os.path.dirname(__file__), "")
+_OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
 
@@ -67,6 +69,10 @@ class Stacks:
     """
 
     def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._unanswered: tuple[int, int] | None = (
+            None  # process and size of the file, as it was asked
+        )
         self.file = anonymous_file("brim-stack")
         os.write(self.file, b" " * 20 + b"\n")  # all who have the descriptor write behind this
 
@@ -79,17 +85,23 @@ class Stacks:
         return int(os.pread(self.file, 20, 0).strip() or b"0")
 
     async def ask(self) -> Stack:
-        """Return the stack of the process's main thread."""
+        """Return the stack of the process's main thread; one question at a time.
+
+        A process that is stopped has one question in front of it at most, however often it is asked.
+        """
         try:
-            return await self._ask()
-        except OSError:  # it is gone, or its agent has closed this meanwhile
+            async with self._turn:
+                return await self._ask()
+        except (OSError, ValueError):  # it is gone, this is closed, or the number is none
             return Stack()
 
     async def _ask(self) -> Stack:
         pid, size_before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
-        if not pid:
+        if pid <= 0 or not _catches(pid):
             return Stack()
-        os.kill(pid, _SIGNAL)
+        question = pid, size_before
+        if self._unanswered != question:
+            os.kill(pid, _SIGNAL)
         deadline, size = loop.time() + _TO_ANSWER, size_before
         while loop.time() < deadline:
             await asyncio.sleep(_POLL_INTERVAL)
@@ -97,13 +109,29 @@ class Stacks:
             if grown == size > size_before:  # nothing was added since the last look
                 break
             size = grown
-        dump = os.pread(self.file, size - size_before, size_before).decode(errors="replace")
+        self._unanswered = question if size == size_before else None
+        length = min(size - size_before, _LARGEST_DUMP)
+        dump = os.pread(self.file, length, size_before).decode(errors="replace")
+        if size > _LARGEST_FILE:
+            self._forget()
         return Stack(readable(dump), imported(dump))
+
+    def _forget(self) -> None:
+        """Give the memory of earlier answers back: all who have the descriptor share its place."""
+        os.ftruncate(self.file, _HEAD)
+        os.lseek(self.file, _HEAD, os.SEEK_SET)
 
     def close(self) -> None:
         file, self.file = self.file, -1
         with contextlib.suppress(OSError):
             os.close(file)
+
+
+def _catches(pid: int) -> bool:
+    """Return whether a process catches the signal: one that has become another program dies of it."""
+    with open(f"/proc/{pid}/status") as status:
+        mask = next((line for line in status if line.startswith("SigCgt:")), "SigCgt: 0").split()[1]
+    return bool(int(mask, 16) >> (_SIGNAL - 1) & 1)
 
 
 def readable(dump: str) -> str:
@@ -155,4 +183,4 @@ def _is_users(frame: str) -> bool:
 
 def _is_ours(frame: str) -> bool:
     file = frame.split('"')[1]
-    return file.startswith(("<frozen", _HOST_FOLDER))
+    return file.startswith(("<frozen", _OWN_FOLDER))

@@ -15,7 +15,7 @@ from brim.backends.nodes import Nodes
 from brim.coordination.cluster.sightings import AgentSeen
 from brim.domain.names import check_name
 from brim.errors import BrimError, EnvironmentFault
-from brim.host.account import environment_of, give
+from brim.host.account import PYTHON_FILES, environment_of, give, unreadable
 from brim.host.process import WORKER, children_of, name_of, variable_of
 from brim.storage.files import is_locked, lock, open_log
 from brim.wire.joining import BeginGuest
@@ -60,6 +60,8 @@ class Guests:
             raise EnvironmentFault(f"cannot begin {request.job}: {error}") from error
 
     def _begin(self, request: BeginGuest) -> None:
+        if request.user and (fault := unreadable(request.user, PYTHON_FILES)):
+            raise EnvironmentFault(f"account {request.user} cannot read {fault}")
         run_dir = self._folder / request.job
         run_dir.mkdir(mode=0o700)
         lock_file = lock(run_dir / _LOCK)

@@ -11,8 +11,9 @@ import contextlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile
 from brim.domain.lifecycle import Phase, Wish
+from brim.domain.submission import NO_TENANT
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.host.clock import monotonic, sleep, wall
 from brim.kubernetes.client.access import find_access
@@ -29,6 +31,7 @@ from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.refusals import AlreadyExists, NotFound
 from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.client.times import read_time
+from brim.kubernetes.namespace_news import NamespaceNews, cluster_of
 from brim.kubernetes.objects.identities import GROUP, JOB, KIND, MANAGED_BY, OPERATOR, VERSION
 from brim.kubernetes.objects.record_text import unpack_record
 from brim.kubernetes.objects.written_jobs import (
@@ -41,9 +44,12 @@ from brim.kubernetes.objects.written_jobs import (
 from brim.kubernetes.pods.pod_requests import CONFIG_MAPS, PODS
 from brim.kubernetes.record import ELASTIC_JOBS
 from brim.scheduler.views import view_of
-from brim.wire.cluster import ClusterView, Forecast, Forgotten, JobView, Submit, Times
+from brim.wire.cluster import ClusterView, Forecast, Forgotten, JobView, Logs, News, Submit
 
 T = TypeVar("T")
+# By pod, the time of its last line that was read, and how many lines of that time were: CRI-O gives
+# all lines of one write one time.
+_Seen: TypeAlias = dict[str, tuple[str, int]]
 _POLL_INTERVAL = 1.0  # seconds between two looks at a job that somebody waits for
 _MOST_NUMBERS = 100_000  # jobs of one name
 _LINE = re.compile(
@@ -72,10 +78,15 @@ class KubeJobs(Client):
         self._access = find_access(os.environ)
         self._namespace = namespace or self._access.namespace
         self._notice = notice
+        self._news = NamespaceNews()
 
     @property
     def address(self) -> str:
         return f"kubernetes://{self._namespace}"
+
+    @property
+    def namespace(self) -> str:
+        return self._namespace
 
     @property
     def is_elsewhere(self) -> bool:
@@ -134,8 +145,27 @@ class KubeJobs(Client):
             sleep(min(_POLL_INTERVAL, max(0.0, end - monotonic())))
 
     def explain(self, job: str) -> list[Change]:
-        thing = self._object(job)
-        return [read_line(line) for line in (thing.get("status") or {}).get("story", [])]
+        return list(_story(self._object(job)))
+
+    def news(self, place: str = "", *, wait: float = 0.0) -> News:
+        end = monotonic() + wait
+        while True:
+            things = {thing["metadata"]["name"]: thing for thing in self._objects()}
+            news = self._news.since(
+                place,
+                {name: _view(thing) for name, thing in things.items()},
+                {name: _story(thing) for name, thing in things.items()},
+                timestamp=wall(),
+            )
+            left = end - monotonic()
+            if news.jobs or news.forgotten or not news.complete or left <= 0:
+                return news
+            place = news.place
+            sleep(min(_POLL_INTERVAL, left))
+
+    def plan(self) -> list[Change]:
+        """Return nothing: what an operator plans is in no object."""
+        return []
 
     def files(self, job: str) -> list[KeptFile]:
         """Return none: a job's records are in its master's pod and with the operator."""
@@ -145,52 +175,59 @@ class KubeJobs(Client):
         self, job: str, *, worker: str = "", follow: bool = False
     ) -> Iterator[tuple[str, str]]:
         """Yield the output of a job's pods, each by its name's part behind the job's."""
-        self._object(job)  # which may not be there
-        seen: dict[str, int] = {}
+        place = ""
         while True:
-            ended = not follow or self.job(job).has_ended
-            fresh = list(self._fresh_lines(job, worker, seen))
-            yield from fresh
-            if ended and not fresh:
+            logs = self.log_lines(job, worker=worker, place=place)
+            yield from logs.lines
+            if logs.ended or not (follow or logs.lines):
                 return
-            if follow and not fresh:
+            place = logs.after
+            if not logs.lines:
                 sleep(_POLL_INTERVAL)
 
-    def _fresh_lines(
-        self, job: str, worker: str, seen: dict[str, int]
-    ) -> Iterator[tuple[str, str]]:
+    def log_lines(self, job: str, *, worker: str = "", place: str = "", wait: float = 0.0) -> Logs:
+        ended = self.job(job).has_ended
+        seen = msgspec.json.decode(place, type=_Seen) if place else {}
+        lines = list(self._fresh_lines(job, worker, seen))
+        after = msgspec.json.encode(seen).decode()
+        return Logs(lines=lines, after=after, ended=ended and not lines)
+
+    def _fresh_lines(self, job: str, worker: str, seen: _Seen) -> Iterator[tuple[str, str]]:
         async def read(server: ApiServer) -> list[tuple[str, bytes]]:
             labels = f"{MANAGED_BY}={OPERATOR},{JOB}={job}"
             pods = (await server.list(PODS, namespace=self._namespace, labels=labels)).items
             found: list[tuple[str, bytes]] = []
-            for name in sorted(pod.metadata.name for pod in pods if _has_begun(pod)):
-                container = "master" if name == f"{job}-master" else "worker"
+            for pod in sorted(pod.metadata.name for pod in pods if _has_begun(pod)):
+                container = "master" if pod == f"{job}-master" else "worker"
+                name = pod.removeprefix(f"{job}-")
+                if worker not in ("", name):
+                    continue
                 with contextlib.suppress(NotFound):  # it has ended meanwhile
-                    text = await server.logs(name, namespace=self._namespace, container=container)
-                    found.append((name.removeprefix(f"{job}-"), text))
+                    text = await server.stamped_logs(
+                        pod,
+                        namespace=self._namespace,
+                        container=container,
+                        since=seen[name][0] if name in seen else "",
+                    )
+                    found.append((name, text))
             return found
 
         for name, text in self._ask(read):
-            if worker not in ("", name):
-                continue
-            whole = text[seen.get(name, 0) :]
-            if follow_up := whole.rpartition(b"\n")[0]:
-                seen[name] = seen.get(name, 0) + len(follow_up) + 1
-                for line in follow_up.decode(errors="replace").split("\n"):
-                    yield name, line
+            last, known = seen.get(name, ("", 0))
+            for line in text.rpartition(b"\n")[0].decode(errors="replace").split("\n"):
+                stamp, _, words = line.partition(" ")
+                if not stamp or stamp < last:  # a server begins at the second
+                    continue
+                if stamp == last and known:
+                    known -= 1
+                    continue
+                time_before, count = seen.get(name, ("", 0))
+                seen[name] = stamp, count + 1 if stamp == time_before else 1
+                yield name, words
 
     def cluster(self) -> ClusterView:
         """Describe the devices of the namespace's jobs; other devices are not visible."""
-        views = self.jobs(unfinished=True)
-        nodes: dict[str, int] = {}
-        for view in views:
-            for node, count in view.nodes.items():
-                nodes[node] = nodes.get(node, 0) + count
-        no_times = Times(count=0, median_ms=0.0, p99_ms=0.0)
-        return ClusterView(
-            policy="", devices=0, headroom=0, held=sum(nodes.values()),
-            nodes=nodes, unfinished=len(views), cycles=no_times, looks=no_times,
-        )  # fmt: skip
+        return cluster_of({view.job: view for view in self.jobs(unfinished=True)})
 
     # Changing -------------------------------------------------------------------------------------
 
@@ -368,29 +405,40 @@ def _has_begun(pod: KubePod) -> bool:
     return pod.status.phase != "Pending"
 
 
+def _story(thing: PlainObject) -> tuple[Change, ...]:
+    """Return the last lines of a job's story."""
+    job, lines = thing["metadata"]["name"], (thing.get("status") or {}).get("story") or []
+    return tuple(replace(read_line(line), job=job) for line in lines)
+
+
 def _view(thing: PlainObject) -> JobView:
-    """Return a job by the record in its status; by its spec, while no operator has taken it in."""
+    """Return a job by the record in its status; by its spec, where there is none that can be read."""
     meta, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
     run = f"kubernetes://{meta['namespace']}/{meta['name']}"
     message = status.get("message", "") if status.get("phase") == "Invalid" else ""
     if not status.get("record"):
         return _unrecorded(thing, run, message)
-    record = unpack_record(status["record"], uid=meta["uid"])
+    try:
+        record = unpack_record(status["record"], uid=meta["uid"])
+    except EnvironmentFault as fault:  # it says nothing about other jobs
+        return _unrecorded(thing, run, message or str(fault))
     view = view_of(record, None, run_dir=Path(run), waits="", now=wall())
     wish = Wish.HOLD.value if spec.get("suspend") and not record.life.ended else view.wish
     return msgspec.structs.replace(view, job=meta["name"], run=run, wish=wish)
 
 
 def _unrecorded(thing: PlainObject, run: str, message: str) -> JobView:
-    meta, spec = thing["metadata"], thing["spec"]
+    meta, spec = thing["metadata"], thing.get("spec") or {}
     workers = spec.get("workers") or {}
-    deadline = spec.get("deadline")
+    deadline = None
+    with contextlib.suppress(SpecError):  # the operator says what is wrong with it
+        deadline = read_time(spec.get("deadline"), field="spec.deadline")
     return JobView(
         job=meta["name"],
         state=Phase.SUBMITTED.value,
         wish=(Wish.HOLD if spec.get("suspend") else Wish.RUN).value,
         run=run,
-        tenant=spec.get("tenant") or "",
+        tenant=spec.get("tenant") or NO_TENANT,
         priority=spec.get("priority") or "",
         minimum=workers.get("min", 1),
         maximum=workers.get("max", 1),
@@ -402,7 +450,7 @@ def _unrecorded(thing: PlainObject, run: str, message: str) -> JobView:
         submitted=read_time(meta["creationTimestamp"], field="metadata.creationTimestamp"),
         started=None,
         ended=None,
-        deadline=read_time(deadline, field="spec.deadline") if deadline else None,
+        deadline=deadline,
         promised=False,
         judged=False,
         reason="",

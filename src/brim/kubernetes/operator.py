@@ -19,6 +19,7 @@ from typing import Any
 
 from brim.backends.live import LiveBackend
 from brim.coordination.cluster.scheduled_jobs import Submitted, Wished
+from brim.domain.cluster import ClusterSpec
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
@@ -57,6 +58,7 @@ from brim.kubernetes.pods.processes import AskToSuspend, PodProcesses
 from brim.kubernetes.pods.runs_seen import FollowRun, RunsSeen, follow_by_port
 from brim.kubernetes.record import (
     RecordKeeper,
+    go_on_counting,
     open_book,
 )
 from brim.kubernetes.services import ServiceScaling
@@ -226,7 +228,7 @@ class Operator:
         """Fill the book from the objects, and be ready to schedule."""
         settings = self._settings
         self._tenants_read = read_tenants(self._tenants.objects.values())
-        spec = with_tenants(settings.spec, self._tenants_read)
+        spec = self._with_tenants(settings.spec)
         records: list[ScheduledJob] = []
         unreadable: dict[str, EnvironmentFault] = {}
         for objects in self._families:
@@ -243,6 +245,7 @@ class Operator:
         memory = await self._read_memory()
         database = open_book(settings.directory / "operator.db", records, memory=memory, spec=spec)
         book = Book(database)
+        go_on_counting(book, memory)
         keeper = RecordKeeper(
             self._server,
             book,
@@ -352,11 +355,15 @@ class Operator:
     def _tenant_changed(self, _: ObjectChange[PlainObject]) -> None:
         self._tenants_read = read_tenants(self._tenants.objects.values())
         if self._life is not None:
-            spec = with_tenants(self._life.backend.spec, self._tenants_read)
+            spec = self._with_tenants(self._life.backend.spec)
             if spec != self._life.backend.spec:
                 self._life.scheduler.reconfigure(spec)
         self._news |= set(self._all_ids())
         self._has_news.set()
+
+    def _with_tenants(self, base: ClusterSpec) -> ClusterSpec:
+        half_life = self._settings.usage_half_life
+        return with_tenants(base, self._tenants_read, usage_half_life=half_life)
 
     def _stir(self) -> None:
         if self._life is not None:

@@ -24,6 +24,7 @@ from brim.domain.cluster import ClusterSpec
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.usage import RecentUse
 from brim.errors import EnvironmentFault, StorageFault
 from brim.interfaces import Clock
 from brim.kubernetes.client.api_server import ApiServer
@@ -57,6 +58,7 @@ from brim.storage.migrations import migrate
 
 ELASTIC_JOBS = Resource(f"{GROUP}/{VERSION}", "elasticjobs", PlainObject)
 _MEMORY_KEY, _POLICY_KEY, _LESSONS_KEY = "memory", "policy", "lessons"
+_USE_KEY = "recent-use"
 _LESSONS_KEPT = 3_000  # of each kind, the latest
 _ROOM = 1_000_000  # characters: the server takes a megabyte of what these encode
 _TEACH_EVERY = 60.0  # seconds, at least, between two writes of what jobs have taught
@@ -66,6 +68,17 @@ _TICK = 0.5  # seconds between two looks for what nobody waits for
 _PROGRESS = 5.0  # seconds after which the mere progress of a job is written
 _AT_ONCE = 8  # statuses that nobody waits for: requests that somebody waits for find a way past
 _log = logging.getLogger(__name__)
+
+
+class _Use(msgspec.Struct, frozen=True):
+    """The recent use of tenants, as it was counted last.
+
+    Args:
+        counted: up to when, by the clocks of hosts.
+    """
+
+    counted: float
+    recent: RecentUse
 
 
 class RecordKeeper:
@@ -105,7 +118,7 @@ class RecordKeeper:
         self._memory_lock = asyncio.Lock()
         self._written: dict[str, tuple[dict[str, Any], float]] = {}  # statuses, and when
         self._cycle = 0  # the number of the last one whose memory is written
-        self._memory = b""
+        self._memory, self._use = b"", ""
         self._lessons, self._taught = "", (-1, -math.inf)  # as written: packed, which, and when
 
     def tell(self, job: str) -> None:
@@ -236,30 +249,31 @@ class RecordKeeper:
             self._written[job] = status, self._clock.now()
 
     async def _write_memory(self) -> None:
-        """Write the remains of the last cycle, and now and then the lessons of jobs."""
+        """Write the remains of the last cycle and recent use, and now and then the lessons of jobs."""
         async with self._memory_lock:
-            learned = self._has_lessons()
-            if self._database.last_cycle_number() == self._cycle and not learned:
+            learned, use = self._has_lessons(), packed_use(self._book)
+            has_cycle = self._database.last_cycle_number() != self._cycle
+            if not (has_cycle or learned or use != self._use):
                 return
             last = self._database.last_cycle()
             if last is None:
                 return
             lessons, taught = self._lessons, self._taught
             memory = _packed(last.memory)
-            room = _ROOM - len(memory)
+            room = _ROOM - len(memory) - len(use)
             if learned or len(lessons) > room:
                 taught = self._database.times_taught, self._clock.now()
                 lessons = packed_lessons(self._database, room=room)
-            if (last.memory, lessons) != (self._memory, self._lessons):
+            if (last.memory, use, lessons) != (self._memory, self._use, self._lessons):
                 body = {
                     "apiVersion": "v1",
                     "kind": "ConfigMap",
                     "metadata": {"name": MEMORY, "namespace": self._namespace},
-                    "data": {_POLICY_KEY: last.policy},
+                    "data": {_POLICY_KEY: last.policy, **({_USE_KEY: use} if use else {})},
                     "binaryData": {_MEMORY_KEY: memory, _LESSONS_KEY: lessons},
                 }
                 await self._server.apply(CONFIG_MAPS, MEMORY, body, namespace=self._namespace)
-            self._cycle, self._memory = last.number, last.memory
+            self._cycle, self._memory, self._use = last.number, last.memory, use
             self._lessons, self._taught = lessons, taught
 
     def _has_lessons(self) -> bool:
@@ -276,6 +290,14 @@ def packed_lessons(database: Database, *, room: int) -> str:
             return ""
         count //= 2
     return packed
+
+
+def packed_use(book: Book) -> str:
+    """Return the recent use of tenants as a text; empty where that does not count."""
+    counted, recent = book.counted, book.recent
+    if counted is None or recent is None:
+        return ""
+    return msgspec.json.encode(_Use(counted, recent)).decode()
 
 
 def _packed(content: bytes) -> str:
@@ -417,6 +439,24 @@ def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) 
         now=0.0, cluster=spec.cluster, capacity=0, jobs=(), arrived=(), overheads=BELIEVED
     )
     database.add_cycle(0.0, policy, encode_cycle(empty, Decision(workers={})), content)
+
+
+def go_on_counting(book: Book, memory: Mapping[str, Any] | None) -> None:
+    """Have a book know the recent use of tenants, where it knows only an earlier one.
+
+    Args:
+        memory: the ConfigMap that has it; None: there is none.
+    """
+    text = ((memory or {}).get("data") or {}).get(_USE_KEY)
+    if not text:
+        return  # it did not count
+    try:
+        use = msgspec.json.decode(text, type=_Use)
+    except (*UNDECODABLE, TypeError) as error:
+        _log.warning("what tenants borrowed cannot be read (%s): it is counted from now on", error)
+        return
+    if book.counted is None or book.counted < use.counted:
+        book.charge({}, {}, counted=use.counted, recent=use.recent)
 
 
 def learn_again(database: Database, memory: Mapping[str, Any]) -> None:

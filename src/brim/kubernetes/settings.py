@@ -30,6 +30,7 @@ class OperatorSettings:
         gangs: jobs of foreign kinds with a scheduling policy are gangs; an ElasticJob says it itself.
         evictions: evictions of jobs' pods are answered, where the server has them.
         policy, headroom, grace: see `ClusterSpec`.
+        usage_half_life: see `ClusterSpec`; it counts while there are tenants.
         volume_size: of the volume on which a job's master keeps the run, where the job names no place
             for it; empty: it has none, and starts from scratch after it was suspended.
         placeholders: jobs that wait for places and have placeholders, at most.
@@ -53,6 +54,7 @@ class OperatorSettings:
     policy: str = "brim"
     headroom: int = 0
     grace: float = USUAL_GRACE
+    usage_half_life: float | None = None
     volume_size: str = ""
     placeholders: int = 0
     service_urls: tuple[str, ...] = ()

@@ -165,12 +165,21 @@ def run_member(context: WorkerContext, kind: Callable[[WorkerContext], CommandMe
 
 
 def not_started(program: str, error: OSError) -> SpecError:
-    """Return the error of a command that cannot be started on a host."""
+    """Return the error of a command that cannot be started on a host.
+
+    >>> print(not_started("/root/bin/python", PermissionError(13, "Permission denied")).need)
+    a program that the job's account can execute, on each host
+    """
+    is_closed = isinstance(error, PermissionError)
     return SpecError(
         "COMMAND",
         got=f"{program!r}, which cannot be started ({error.strerror})",
-        need="a program that each host has",
-        hint="is it installed, and executable?",
+        need="a program that the job's account can execute, on each host"
+        if is_closed
+        else "a program that each host has",
+        hint="let this account read the folders above it, and execute it"
+        if is_closed
+        else "is it installed, and executable?",
     )
 
 

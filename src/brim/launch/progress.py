@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from brim.coordination.job.launches import is_mark
 from brim.domain.reported import Report, read_report
 from brim.errors import SpecError
 from brim.host.process import be_called, die_with_parent
@@ -159,7 +160,7 @@ class PrintedProgress:
             *lines, self._rest = _LINE_END.split(self._rest + printed.decode(errors="replace"))
             self._rest = self._rest[-_PIPE_BYTES:]
             for line in reversed(lines):
-                if match := self._pattern.search(line[:_LONGEST_LINE]):
+                if not is_mark(line) and (match := self._pattern.search(line[:_LONGEST_LINE])):
                     with contextlib.suppress(SpecError):  # it was another line, or is no number
                         groups = match.groupdict()
                         return [read_report({k: v for k, v in groups.items() if v is not None})]

@@ -29,7 +29,7 @@ from brim.launch.command import CommandProcess
 from brim.launch.member import LOOK, CommandMember, not_started, run_member
 from brim.telemetry.logs import last_line
 from brim.train.context import WorkerContext
-from brim.wire.listening import joined_address, take_port
+from brim.wire.listening import foreign_listener, joined_address, take_port
 from brim.wire.messages import Idle, RenewReplica, ReplicaNews
 from brim.wire.probe import Probe, connections_to
 
@@ -98,6 +98,10 @@ class _Replica:
         self._pause = _CHECK_INTERVAL if is_ready else min(_CHECK_INTERVAL, 1.5 * self._pause)
         self._check_time = now + self._pause
         if healthy:
+            if not is_ready or self._failed_checks:  # else its own process has listened on
+                stranger = foreign_listener(self.host, self.port)
+                if stranger:
+                    return f"{stranger} listens on its port {self.port}"
             self._failed_checks = 0
             self.ready_since = self.ready_since or now
         elif not is_ready:

@@ -17,7 +17,12 @@ from typing import NoReturn
 import msgspec
 
 from brim.coordination.job.attempts import EXIT_STATUS
-from brim.coordination.job.launches import seat_of, variables_of, words_of_surplus
+from brim.coordination.job.launches import (
+    mark_of_start,
+    seat_of,
+    variables_of,
+    words_of_surplus,
+)
 from brim.coordination.job.membership import World
 from brim.coordination.job.participant import Incoming, RoundChanged
 from brim.domain.job import PER_NODE
@@ -168,6 +173,8 @@ class _Keeper(CommandMember):
         if seat.rank == 0 and self._reports is not None:
             environment |= self._reports.variables(world.round)
         environment.setdefault("OMP_NUM_THREADS", str(self._spec.threads))
+        if world.round > 1 and not self._spec.tty:
+            print(mark_of_start(world.round), flush=True)  # noqa: T201 this is the command's log
         program_end = self._terminal.open() if self._terminal is not None else None
         try:
             self._process = CommandProcess(self._spec.command, environment, terminal=program_end)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
         shows_token: readers of its output may know the token.
         heartbeat: a file that is touched for its monitor.
         summary: a file to which the summary of a run that ends is written.
+        loggers: that are told of the run, besides those that it had before.
     """
 
     run_dir: Path
@@ -77,6 +78,7 @@ class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
     shows_token: bool = True
     heartbeat: Path | None = None
     summary: Path | None = None
+    loggers: tuple[str, ...] = ()
 
 
 def has_begun(run_dir: Path, token: str) -> bool:
@@ -142,7 +144,7 @@ async def _serve(settings: LoneMaster) -> int:
             return 0
         master, records = beginning.result()
         leads.set()
-        async with _followed(run_dir), _keeping(master.began, records, run_dir):
+        async with _followed(run_dir, settings.loggers), _keeping(master.began, records, run_dir):
             status = await _lead(master, leaving, patience=settings.patience)
             if master.ended.is_set() and settings.summary is not None:
                 _write_summary(settings.summary, master.summary)
@@ -179,9 +181,9 @@ class _Remarks:
 
 
 @contextlib.asynccontextmanager
-async def _followed(run_dir: Path) -> AsyncIterator[None]:
+async def _followed(run_dir: Path, loggers: Iterable[str]) -> AsyncIterator[None]:
     """Have the processes of the run's loggers, if it has some, for as long as this leads it."""
-    followers, remarks = Followers(run_dir), _Remarks()
+    followers, remarks = Followers(run_dir, loggers), _Remarks()
 
     async def tend() -> None:
         while True:

@@ -64,6 +64,7 @@ from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec, fewest_micro_batches
 from brim.domain.options import LARGEST_COUNT
+from brim.domain.quantities import counted
 from brim.domain.step_records import DatasetFacts
 from brim.errors import InternalError, ProtocolError
 from brim.master import words
@@ -320,7 +321,9 @@ class Decisions:
 
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
         match message:
-            case wire.Beat() | wire.JoinJob() | wire.Printed() | wire.CopyData():
+            case (
+                wire.Beat() | wire.JoinJob() | wire.Printed() | wire.CopyData() | wire.StacksShown()
+            ):
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case wire.WorkerStarted(worker=worker, pid=pid):
                 self.state.pids[worker] = pid
@@ -467,10 +470,10 @@ class Decisions:
         if lost.hang is not None and self.state.hangs.is_second(
             step=lost.hang.step, round=lost.hang.round
         ):
-            self._on_failed(lost.worker, words.hung_again(lost, worker=self._name_of(lost.worker)))
+            self._on_failed(lost.worker, words.hung_again(lost, worker=self.name_of(lost.worker)))
         if self.state.ended_by_itself > 1:
             self._on_failed(
-                lost.worker, words.ended_again(reason, worker=self._name_of(lost.worker))
+                lost.worker, words.ended_again(reason, worker=self.name_of(lost.worker))
             )
         if lost.memory and lost.worker in self._rendezvous.workers:
             self._note_memory(lost)
@@ -481,7 +484,7 @@ class Decisions:
         self.state.too_large = lost.reason if lost.memory == "limit" else self.state.too_large
         if self.progress.out_of_memory == 1:
             host = self._host_of(self._rendezvous.workers[lost.worker].agent)
-            text = words.out_of_memory(lost, worker=self._name_of(lost.worker), host=host)
+            text = words.out_of_memory(lost, worker=self.name_of(lost.worker), host=host)
             self._event("warning", message=text)
 
     def _on_gone(self, worker: str, reason: str) -> None:
@@ -510,7 +513,7 @@ class Decisions:
         if not self._rendezvous.can_do_without(worker):
             self._on_failed(worker, wire.JobFailed(who="user", message=text))
             return
-        name = self._name_of(worker)
+        name = self.name_of(worker)
         self._handle(WorkerDisagrees(worker))
         worker_count = self._rendezvous.target
         self._event(
@@ -686,7 +689,10 @@ class Decisions:
         target = self._rendezvous.target + change
         maximum = self._rendezvous.parts
         if self.spec.exact and target > maximum:
-            detail = f"{target} workers are more than the {maximum} micro-batches of a step"
+            detail = (
+                f"{counted(target, 'worker')} are more than the {counted(maximum, 'micro-batch')} of "
+                "a step"
+            )
             self._warn_of_fault(fault, detail)
         elif target <= 0:
             self._warn_of_fault(fault, "no worker would be left")
@@ -876,7 +882,7 @@ class Decisions:
             self._event("starting", message=words.starting(late, subject=subject))
             return
         waiting_for = (
-            self._name_of(late.worker) if late.worker else f"the template process on {host}"
+            self.name_of(late.worker) if late.worker else f"the template process on {host}"
         )
         self._event("warning", message=words.waiting_for(late, worker=waiting_for))
 
@@ -957,7 +963,7 @@ class Decisions:
         if self.spec.servers and self.spec.workers.maximum == 1:
             self._event("warning", message=words.servers_without_need())
 
-    def _name_of(self, worker: str) -> str:
+    def name_of(self, worker: str) -> str:
         """A worker as people know it."""
         record = self._rendezvous.workers.get(worker)
         rank = self.state.ranks.get(worker) if record is not None and record.in_round else None

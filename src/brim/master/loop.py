@@ -30,6 +30,7 @@ from brim.master.entries import (
     Replaced,
 )
 from brim.master.records import Records
+from brim.master.stacks import StackTaking
 from brim.master.state import AgentSession
 from brim.wire import messages as wire
 from brim.wire.control import Reply
@@ -54,6 +55,8 @@ _TO_END = 15.0
 # seconds for which one that is to hand over leads on: agents that were asked to leave at the same
 # time say so by then, and those have so long to leave (a pod has 30 to end)
 _TO_SAY_SO, _TO_LEAVE = 2.0, 20.0
+# seconds for which stacks are shown again, in place of interrupting the workers once more
+_BETWEEN_STACKS = 1.0
 
 
 @dataclass(slots=True)
@@ -64,11 +67,13 @@ class _Connection:
         feed: sends the agent the parts of its copy; None where it keeps none.
         sent: the number of the last message that it carries.
         told: the number of the last message of the agent of which it says that it was heard.
+        asks_stacks: the agent is to be asked for the stacks of its workers.
     """
 
     feed: CopyFeed | None
     sent: int
     told: int = 0
+    asks_stacks: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -113,6 +118,7 @@ class Master:
         self._ending_since: float | None = None
         self._unrecorded = False
         self._has_left = False
+        self._taking: StackTaking | None = None
         self.ended = asyncio.Event()
         if decisions.outcome is not None:
             self.ended.set()
@@ -348,6 +354,8 @@ class Master:
                 parcel.message.worker
             ):
                 self._records.keep_prints(parcel.message)
+            if isinstance(parcel.message, wire.StacksShown) and self._taking is not None:
+                self._taking.take(agent, parcel.message.stacks)
         elif parcel.number > session.heard:
             entry = Heard(
                 agent=agent, number=parcel.number, message=parcel.message, **self._stamp()
@@ -383,7 +391,10 @@ class Master:
             await reply(parcel(0, hello))
             while True:
                 connection.news.clear()
-                fresh = session.outbox.messages_after(connection.sent)
+                fresh = list(session.outbox.messages_after(connection.sent))
+                if connection.asks_stacks:
+                    connection.asks_stacks = False
+                    fresh.append((0, wire.ShowStacks()))
                 for number, message in fresh or [(0, wire.Beat())]:
                     connection.sent = max(connection.sent, number)
                     connection.told = session.heard
@@ -505,6 +516,8 @@ class Master:
 
     async def answer(self, question: wire.Ask) -> wire.Answer:
         """Answer people, and the scheduler, which may know first that a node is lost."""
+        if question.verb == "stacks":
+            return await self._show_stacks()
         if question.verb == "lose":
             self._lose(question.agent, question.reason)
         elif question.verb != "status":
@@ -513,3 +526,18 @@ class Master:
                 return wire.Answer(ok=False, detail=refusal)
             self._take(Asked(question=question, **self._stamp()))
         return wire.Answer(ok=True, status=self._decisions.status())
+
+    async def _show_stacks(self) -> wire.Answer:
+        """Ask all agents where the Python code of their workers is; nothing of it is recorded."""
+        if self._decisions.spec.restart:
+            detail = "its workers run a command whose Python code brim does not see"
+            return wire.Answer(ok=False, detail=detail)
+        now = self._clock.now()
+        if self._taking is None or now - self._taking.begin > _BETWEEN_STACKS:
+            self._taking = StackTaking(self._connections, begin=now)
+            for connection in self._connections.values():
+                connection.asks_stacks = True
+                connection.news.set()
+        stacks = await self._taking.stacks_of(self._decisions.state.rendezvous.workers)
+        names = {self._decisions.name_of(worker): stack for worker, stack in stacks.items()}
+        return wire.Answer(ok=True, status=names)

@@ -6,7 +6,7 @@ from brim.coordination.job.audits import NOT_KEPT, TO_KEEP
 from brim.coordination.job.membership import GiveUpOn
 from brim.coordination.job.stragglers import Bottleneck
 from brim.domain.job import JobSpec, fewest_micro_batches
-from brim.domain.quantities import format_duration
+from brim.domain.quantities import counted, format_duration
 from brim.wire import messages as wire
 
 MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--micro-batches)"
@@ -39,7 +39,7 @@ def slow_worker(slow: Bottleneck, *, host: str, parts: int) -> str:
 
 def host_given_up(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) -> str:
     """A host on which workers die young gets no more of them."""
-    goes_on = f"{given_up.target} worker{'' if given_up.target == 1 else 's'}"
+    goes_on = counted(given_up.target, "worker")
     resize = f"the job goes on with {goes_on}; brim resize {run} {spec.workers.maximum}"
     consequence = "its agent ends; another" if given_up.ends else resize
     return (
@@ -84,7 +84,7 @@ def host_left_out(host: str, reason: str) -> str:
 
 def waiting_for_a_host(lacking: int) -> str:
     """A run cannot begin on the hosts that are here."""
-    workers = f"{lacking} more worker{'' if lacking == 1 else 's'}"
+    workers = counted(lacking, "more worker")
     return f"waiting for another host: {workers} must have room before the first step"
 
 
@@ -108,7 +108,7 @@ def made_again(step: int, *, previous_loss: float, now: float) -> str:
 
 def newcomer_turned_away(name: str, reason: str, *, remaining: int) -> str:
     """A newcomer disagrees with the others."""
-    workers = f"{remaining} worker{'' if remaining == 1 else 's'}"
+    workers = counted(remaining, "worker")
     return f"{name} was turned away, and the run goes on with {workers}: {reason}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brim.models.layers import ClickModel, Inputs, ItemPlaces, Table, dense_layers, flat_inputs
+from brim.models.layers import ClickModel, Inputs, ItemPlaces, Table, flat_inputs, hidden_layers
 
 
 class DCNV2(ClickModel):
@@ -23,6 +23,7 @@ class DCNV2(ClickModel):
         crosses: layers of the cross network.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
         table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
+        batch_norm: normalise hidden units over a micro-batch before ReLU.
 
     Source: Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
     Learning to Rank Systems", WWW 2021, section 3: the parallel structure, with full matrices.
@@ -39,11 +40,12 @@ class DCNV2(ClickModel):
         crosses: int = 3,
         sequences: Sequence[ItemPlaces] = (),
         table: Table | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.crosses = nn.ModuleList(nn.Linear(self.width, self.width) for _ in range(crosses))
-        deep = dense_layers((self.width, *hidden), dropout)
-        self.deep = nn.Sequential(*deep, nn.ReLU()) if deep else None
+        deep = hidden_layers((self.width, *hidden), dropout, batch_norm=batch_norm)
+        self.deep = nn.Sequential(*deep) if deep else None
         self.output = nn.Linear(self.width + (hidden[-1] if deep else 0), 1)
 
     def forward(self, inputs: Inputs) -> Tensor:

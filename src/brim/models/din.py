@@ -35,6 +35,7 @@ class DIN(ClickModel):
             weighed by that column's; of any other, the mean counts.
         table: makes the table of ids from its dimension, in place of one of `vocabulary_size` rows:
             `functools.partial(brim.Embedding, limit=2_000_000)`, for hashed ids.
+        batch_norm: normalise hidden units over a micro-batch before ReLU.
 
     Source: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
     section 4.3: weights that are not normalised, with ReLU in place of Dice.
@@ -51,13 +52,14 @@ class DIN(ClickModel):
         attention: Sequence[int] = (64, 32),
         sequences: Sequence[ItemPlaces] = (),
         table: Table | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.attentions = nn.ModuleList(
             nn.Identity() if places.candidate is None else Perceptron(4 * dim, attention, 0.0)
             for places in self.sequences
         )
-        self.deep = Perceptron(self.width, hidden, dropout)
+        self.deep = Perceptron(self.width, hidden, dropout, batch_norm=batch_norm)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, P] and, where the model has any, `numbers` [B, N]."""

@@ -13,8 +13,8 @@ from brim.models.layers import (
     ItemPlaces,
     Perceptron,
     Table,
-    dense_layers,
     flat_inputs,
+    hidden_layers,
 )
 
 
@@ -155,7 +155,7 @@ class _Level(nn.Module):
 
 def _experts(count: int, width: int, units: Sequence[int], dropout: float) -> nn.ModuleList:
     return nn.ModuleList(
-        nn.Sequential(*dense_layers((width, *units), dropout), nn.ReLU()) for _ in range(count)
+        nn.Sequential(*hidden_layers((width, *units), dropout)) for _ in range(count)
     )
 
 

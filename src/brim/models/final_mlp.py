@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brim.models.layers import ClickModel, Inputs, ItemPlaces, Table, dense_layers, flat_inputs
+from brim.models.layers import (
+    ClickModel,
+    Inputs,
+    ItemPlaces,
+    Table,
+    dense_layers,
+    flat_inputs,
+    hidden_layers,
+)
 
 
 class FinalMLP(ClickModel):
@@ -27,6 +35,7 @@ class FinalMLP(ClickModel):
         gate: units of the hidden layer that selects features.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
         table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
+        batch_norm: normalise hidden units over a micro-batch before ReLU.
 
     Raises:
         ValueError: no hidden layer, or one that the heads do not divide.
@@ -48,12 +57,14 @@ class FinalMLP(ClickModel):
         gate: int = 64,
         sequences: Sequence[ItemPlaces] = (),
         table: Table | None = None,
+        batch_norm: bool = False,
     ) -> None:
         if not hidden or hidden[-1] % heads:
             raise ValueError(f"heads={heads} is no divisor of the last of hidden={tuple(hidden)}")
         super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.streams = nn.ModuleList(
-            _Stream(self.width, dim, hidden, dropout, context, gate) for context in contexts
+            _Stream(self.width, dim, hidden, dropout, context, gate, batch_norm=batch_norm)
+            for context in contexts
         )
         self.outputs = nn.ModuleList(nn.Linear(hidden[-1], 1) for _ in contexts)
         part = hidden[-1] // heads
@@ -85,12 +96,14 @@ class _Stream(nn.Module):
         dropout: float,
         context: Sequence[int],
         gate: int,
+        *,
+        batch_norm: bool,
     ) -> None:
         super().__init__()
         self.context = tuple(context)
         self.own_context = None if self.context else nn.Parameter(torch.zeros(1, dim))
         self.gate = nn.Sequential(*dense_layers((max(1, len(self.context)) * dim, gate, width), 0))
-        self.deep = nn.Sequential(*dense_layers((width, *hidden), dropout), nn.ReLU())
+        self.deep = nn.Sequential(*hidden_layers((width, *hidden), dropout, batch_norm=batch_norm))
 
     def forward(self, x_BH: Tensor, embedded_BFD: Tensor) -> Tensor:
         context_BH = (

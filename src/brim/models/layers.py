@@ -206,10 +206,12 @@ class Linear(nn.Module):
 
 
 class Perceptron(nn.Sequential):
-    """Layers of ReLU, dropout where it is above 0, and one output unit; logits [B]."""
+    """Hidden layers, see `hidden_layers`, and one output unit; logits [B]."""
 
-    def __init__(self, width: int, hidden: Sequence[int], dropout: float) -> None:
-        super().__init__(*dense_layers((width, *hidden, 1), dropout))
+    def __init__(
+        self, width: int, hidden: Sequence[int], dropout: float, *, batch_norm: bool = False
+    ) -> None:
+        super().__init__(*dense_layers((width, *hidden, 1), dropout, batch_norm=batch_norm))
 
     def forward(self, x_BH: Tensor) -> Tensor:
         for layer in self:
@@ -217,16 +219,27 @@ class Perceptron(nn.Sequential):
         return x_BH.squeeze(1)
 
 
-def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Linear layers from one width to the next.
+def dense_layers(
+    widths: Sequence[int], dropout: float, *, batch_norm: bool = False
+) -> list[nn.Module]:
+    """Linear layers from one width to the next, all but the last one hidden."""
+    hidden = hidden_layers(widths[:-1], dropout, batch_norm=batch_norm)
+    return [*hidden, nn.Linear(widths[-2], widths[-1])]
 
-    Between them ReLU, and dropout where it is above 0.
+
+def hidden_layers(
+    widths: Sequence[int], dropout: float, *, batch_norm: bool = False
+) -> list[nn.Module]:
+    """Linear layers from one width to the next, each with ReLU behind it.
+
+    Before ReLU batch normalisation, if it is wanted; behind it dropout, where that is above 0.
     """
     layers: list[nn.Module] = []
     for width_in, width_out in pairwise(widths):
-        layers += [nn.ReLU()] if layers else []
-        layers += [nn.Dropout(dropout)] if layers and dropout else []
         layers.append(nn.Linear(width_in, width_out))
+        layers += [nn.BatchNorm1d(width_out)] if batch_norm else []
+        layers.append(nn.ReLU())
+        layers += [nn.Dropout(dropout)] if dropout else []
     return layers
 
 

@@ -32,6 +32,7 @@ class WideDeep(ClickModel):
         dropout: probability of dropping a hidden unit in training.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
         table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
+        batch_norm: normalise hidden units over a micro-batch before ReLU.
 
     Source: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, section 3.
     """
@@ -46,10 +47,11 @@ class WideDeep(ClickModel):
         dropout: float = 0.0,
         sequences: Sequence[ItemPlaces] = (),
         table: Table | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.wide = Linear(vocabulary_size, numbers, sequences, table)
-        self.deep = Perceptron(self.width, hidden, dropout)
+        self.deep = Perceptron(self.width, hidden, dropout, batch_norm=batch_norm)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, F] and, where the model has any, `numbers` [B, N]."""

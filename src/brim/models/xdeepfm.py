@@ -31,6 +31,7 @@ class XDeepFM(ClickModel):
         cin: feature maps of each CIN layer; even, except for the last.
         sequences: `dataset.sequences`, where it has some: each is a field, the mean of its items.
         table: makes the table of ids, in place of one of `vocabulary_size` rows; see `DIN`.
+        batch_norm: normalise hidden units over a micro-batch before ReLU.
 
     Source: Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for
     Recommender Systems", KDD 2018, section 3.
@@ -47,10 +48,11 @@ class XDeepFM(ClickModel):
         cin: Sequence[int] = (64, 64),
         sequences: Sequence[ItemPlaces] = (),
         table: Table | None = None,
+        batch_norm: bool = False,
     ) -> None:
         super().__init__(vocabulary_size, fields, numbers, dim, sequences, table)
         self.linear = Linear(vocabulary_size, numbers, sequences, table)
-        self.deep = Perceptron(self.width, hidden, dropout)
+        self.deep = Perceptron(self.width, hidden, dropout, batch_norm=batch_norm)
         self.interactions = CompressedInteractions(self.field_count, cin)
 
     def forward(self, inputs: Inputs) -> Tensor:

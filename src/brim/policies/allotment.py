@@ -196,19 +196,45 @@ class _Allotment:
             most = counted(state.job.maximum or count, "worker")
             return Reason.ONLINE, f"{count} of {most} at most, before jobs of lower priority"
         if count > base:
-            return Reason.SURPLUS, f"{base} needed, {count - base} from the surplus"
+            return Reason.SURPLUS, _on_surplus(state, base, count)
         if count and name in self.plans.hoped:
             return (
                 Reason.HOPE,
                 f"its deadline needs {counted(count, 'worker')}, and is not promised yet",
             )
+        if count and state.job.deadline is None:
+            if count == state.job.maximum:
+                return Reason.MINIMUM_SHARE, "as many as it may have"
+            return Reason.MINIMUM_SHARE, "its fewest: others make better use of more"
         if count:
             return Reason.MINIMUM_SHARE, f"its deadline needs {counted(count, 'worker')}"
         plan = self.plans.promised.get(name) or self.plans.hoped.get(name)
         if plan is not None:
             text = f"its plan resumes it in {plan.pieces[0].start - self.now:.0f} s and is in time"
             return Reason.AHEAD_OF_PLAN, text
-        return Reason.CLUSTER_FULL, f"all {self.snapshot.capacity} devices are in better use"
+        return Reason.CLUSTER_FULL, _in_better_use(self.snapshot.capacity)
+
+
+def _on_surplus(state: JobState, base: int, count: int) -> str:
+    """Say what workers from the surplus are for: to measure a job's speed, or to make it faster."""
+    text = f"{base} needed, {count - base} from the surplus"
+    if state.profiled:
+        return f"{text}, on which its speed is measured"
+    speeds = state.job.curve.best
+    if not base or not speeds[base]:
+        return text
+    return f"{text}, expected to be {speeds[count] / speeds[base]:.2f} times as fast"
+
+
+def _in_better_use(devices: int) -> str:
+    """Say that no device is left.
+
+    >>> _in_better_use(4), _in_better_use(1)
+    ('all 4 devices are in better use', 'the only device is in better use')
+    """
+    if devices < 2:
+        return "the only device is in better use" if devices else "training has no device now"
+    return f"all {devices:,} devices are in better use"
 
 
 def _is_online(state: JobState) -> bool:

@@ -316,7 +316,7 @@ class _Cycle:
         bare = self._candidate(self.states[name], doubt=self.snapshot.overheads.doubt).bare
         earliest = bare.finish(bare.ceiling)
         text = (
-            f"{bare.ceiling} workers, the most that help, would be done "
+            f"{counted(bare.ceiling, 'worker')}, the most that help, would be done "
             f"{earliest - job.deadline:.0f} s after the deadline"
         )
         return Rejected(job=name, reason=Reason.TOO_LATE, detail=text, earliest=earliest, runs=True)
@@ -329,8 +329,8 @@ class _Cycle:
         state, cost = self.states[candidate.job], candidate.cost or 0.0
         if candidate.job not in self.hoped or self.broken:
             text = (
-                f"with {len(self.plans)} promised jobs on {self.devices} devices no plan is in "
-                "time for all"
+                f"with {counted(len(self.plans), 'promised job')} on "
+                f"{counted(self.devices, 'device')} no plan is in time for all"
             )
             return Rejected(job=candidate.job, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
         if self.snapshot.promise is PromiseAt.MEASURED and not is_measured(state):

@@ -18,19 +18,36 @@ other in a loop; new arrivals and changed rights can start a new sequence, but o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
-from brim.domain.schedule import Decision, JobState, Policy, Reason, Snapshot, Verdict
+from brim.domain.quantities import counted
+from brim.domain.schedule import (
+    Decision,
+    JobState,
+    Policy,
+    Reason,
+    Snapshot,
+    Standing,
+    Verdict,
+)
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.policies.placement import DeviceBlock, Placement, place
-from brim.policies.quota import allowances
+from brim.policies.quota import allowances, unowned_parts
 from brim.policies.reclaim import ReclaimCandidate, give_back
 
+# Why jobs give workers where a node goes, by its state; the most wilful comes first.
+_REASONS_OF_NODES = {
+    "drained": Reason.NODE_DRAINED,
+    "leaving": Reason.NODE_LEAVING,
+    "lost": Reason.NODE_LOST,
+}
 # The decisions of a policy, by tenant and priority.
 _Parts: TypeAlias = list[tuple[tuple[str, int], Decision]]
+_LOOKS = 32  # cycles in a half-life, at least, while several tenants have jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +78,15 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
     wishes = {
         name: _wants(states, snapshot.capacity) for name, states in _by_tenant(groups).items()
     }
-    allowed = allowances(tenants, wishes, snapshot.capacity)
+    allow = partial(
+        allowances,
+        tenants,
+        capacity=snapshot.capacity,
+        recent=snapshot.recent,
+        held=_by_owner(snapshot.jobs, lambda state: state.workers),
+        promised=_counted_on(groups),
+    )
+    allowed = allow(demand=wishes)
 
     def ask(tenant: Tenant, limit: int) -> _Parts:
         remaining, lent, parts = limit, limit - allowed[tenant.id], []
@@ -85,7 +110,7 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
 
     by_tenant = {tenant.id: ask(tenant, allowed[tenant.id]) for tenant in tenants}
     if len(tenants) > 1:
-        allowed |= _lend_idle(snapshot, tenants, wishes, by_tenant, allowed, ask)
+        allowed |= _lend_idle(snapshot, allow, wishes, by_tenant, allowed, ask)
     parts = sorted(
         (part for tenant_parts in by_tenant.values() for part in tenant_parts),
         key=lambda part: part[0],
@@ -95,7 +120,7 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
 
 def _lend_idle(
     snapshot: Snapshot,
-    tenants: Sequence[Tenant],
+    allow: Callable[..., dict[str, int]],
     wishes: Mapping[str, int],
     parts: dict[str, _Parts],
     allowed: Mapping[str, int],
@@ -108,12 +133,13 @@ def _lend_idle(
     the next, then the one submitted first. A promise never counts on these loans.
 
     Args:
+        allow: `allowances` of these tenants, which wants their demand.
         parts: the decisions for each tenant; those of tenants that are lent something are replaced.
 
     Returns:
         The devices that these tenants may use.
     """
-    owners = {tenant.id: tenant for tenant in tenants}
+    owners = {tenant.id: tenant for tenant in _tenants(snapshot)}
     lent: dict[str, int] = {}
     workers, used = _used(snapshot, parts, allowed)
     offers: dict[str, int] = {}
@@ -128,7 +154,7 @@ def _lend_idle(
             continue
         if name not in offers:
             others = {**used, name: wishes[name]}
-            offer = allowances(tenants, others, snapshot.capacity)[name]
+            offer = allow(demand=others)[name]
             offers[name] = min(offer, used[name] + idle)
         if fewest <= offers[name] - used[name]:
             lent[name] = offers[name]
@@ -174,7 +200,39 @@ def _by_tenant(groups: Mapping[tuple[str, int], list[JobState]]) -> dict[str, li
 
 
 def _wants(states: Sequence[JobState], capacity: int) -> int:
-    return min(sum(max(state.job.ceiling, state.workers) for state in states), capacity)
+    return min(sum(map(_most, states)), capacity)
+
+
+def _most(state: JobState) -> int:
+    """Return the most devices that a job could use now."""
+    return max(state.job.ceiling, state.workers)
+
+
+def _is_promised(state: JobState) -> bool:
+    return state.standing is Standing.ADMITTED and state.job.deadline is not None
+
+
+def _counted_on(groups: Mapping[tuple[str, int], list[JobState]]) -> dict[str, int]:
+    """Devices that each tenant's promises count on, with all that its policy serves before them.
+
+    That is what higher priorities may use, and the gangs that they leave alone.
+    """
+    found: dict[str, int] = {}
+    before: dict[str, int] = {}  # of higher priorities
+    for key, states in groups.items():
+        tenant = key[0]
+        if promised := sum(map(_most, filter(_is_promised, states))):
+            found[tenant] = before.get(tenant, 0) + promised + _kept_for_running(groups, key)
+        before[tenant] = before.get(tenant, 0) + sum(map(_most, states))
+    return found
+
+
+def _by_owner(states: Iterable[JobState], count: Callable[[JobState], int]) -> dict[str, int]:
+    """Add up devices of jobs by tenant."""
+    found: dict[str, int] = {}
+    for state in states:
+        found[state.job.tenant] = found.get(state.job.tenant, 0) + count(state)
+    return found
 
 
 def _kept_for_running(
@@ -198,11 +256,7 @@ def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capa
 
     These are its guarantee, and its weight's part of the unowned devices.
     """
-    unowned = snapshot.capacity - sum(owner.guaranteed for owner in tenants)
-    part = (
-        int(unowned * tenant.weight / sum(owner.weight for owner in tenants)) if unowned > 0 else 0
-    )
-    assured = tenant.guaranteed + part
+    assured = tenant.guaranteed + unowned_parts(tenants, snapshot.capacity)[tenant.id]
     return min(capacity, assured if tenant.limit is None else min(assured, tenant.limit))
 
 
@@ -220,6 +274,9 @@ def _joined(
     order = {name: k for k, name in enumerate(snapshot.arrived)}
     verdicts.sort(key=lambda verdict: order.get(verdict.job, -1))
     wakes = [part.wake for _, part in parts if part.wake is not None]
+    is_shared = len({tenant for (tenant, _), _ in parts}) > 1
+    if snapshot.recent is not None and is_shared and (workers or snapshot.recent.borrowed):
+        wakes.append(snapshot.now + snapshot.recent.half_life / _LOOKS)
     pinned = frozenset(job for _, part in parts for job in part.pinned)
     books = _Books(snapshot, workers, allowed)
     for state in snapshot.jobs:
@@ -353,6 +410,23 @@ class _Books:
             name: totals[name] - before_count for name, before_count in sorted(self.held.items())
         }
         self.ranks = ranks
+        self.nodes_gone = self._nodes_gone()
+
+    def _nodes_gone(self) -> tuple[Reason, str] | None:
+        """Say which nodes take devices from jobs as they go; None where none does."""
+        snapshot, total = self.snapshot, sum(self.held.values())
+        occupied = {node for state in snapshot.jobs for node, count in state.nodes.items() if count}
+        gone = {
+            node: state for node, state in sorted(snapshot.unavailable.items()) if node in occupied
+        }
+        if not gone or total <= snapshot.capacity:
+            return None
+        reason = next(
+            reason for state, reason in _REASONS_OF_NODES.items() if state in gone.values()
+        )
+        names = " and ".join(f"{node} is {state}" for node, state in gone.items())
+        remaining = counted(snapshot.capacity, "device")
+        return reason, f"{names}, which leaves {remaining} where {total:,} were in use"
 
     def takers(self, tenant: str) -> str:
         """Name the tenants that have more than before, and their right to it."""
@@ -362,9 +436,18 @@ class _Books:
                 owner = self.owners.get(name)
                 right = owner.guaranteed if owner else 0
                 found.append(
-                    f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right})"
+                    f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right}"
+                    f"{self.lately(name)})"
                 )
-        return ", ".join(found) or f"training has {self.snapshot.capacity} devices now"
+        return ", ".join(found) or f"training has {counted(self.snapshot.capacity, 'device')} now"
+
+    def lately(self, tenant: str) -> str:
+        """Say what a tenant has borrowed lately, where that counts."""
+        recent = self.snapshot.recent
+        if recent is None:
+            return ""
+        average = recent.borrowed.get(tenant, 0.0)
+        return f", borrowed lately {average:.1f} on average"
 
     def above(self, state: JobState) -> str:
         """Name the higher priorities of the same tenant that have more than before."""
@@ -390,22 +473,28 @@ def _reason(
         gives = f"gives {state.workers - count} of {state.workers}"
         if count == 0 and state.unsaved:
             gives += f", {state.unsaved:.0f} s since its last checkpoint"
+        if books.nodes_gone is not None:
+            reason, text = books.nodes_gone
+            return reason, f"{text}; this job {gives}"
         devices_held = books.held[job.tenant]
         if devices_held > allowed and tenant is not None:
-            text = f"tenant {job.tenant} held {devices_held} devices and may use {allowed} now"
+            held = counted(devices_held, "device")
+            text = f"tenant {job.tenant} held {held} and may use {allowed} now"
             text += (
-                f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
+                f" (guaranteed: {tenant.guaranteed}{books.lately(job.tenant)}); "
+                f"{books.takers(job.tenant)}; this job {gives}"
             )
             return Reason.RECLAIMED, text
         preemptors = books.above(state)
         if preemptors and (policy_reason is None or count == 0):
             return Reason.PREEMPTED, f"{preemptors}; this job {gives}"
     if count == 0 and tenant is not None and allowed < capacity and policy_reason is None:
-        return Reason.OVER_QUOTA, f"tenant {job.tenant} may use {allowed} of {capacity} devices"
+        text = f"tenant {job.tenant} may use {allowed} of {counted(capacity, 'device')}"
+        return Reason.OVER_QUOTA, f"{text}{books.lately(job.tenant)}"
     if policy_reason is not None:
         return policy_reason
     if count < state.workers:
         return Reason.PREEMPTED, f"jobs of its tenant that run keep their gangs; this job {gives}"
     if count:
-        return Reason.ORDER, f"{count} workers, as its tenant's rights allow"
+        return Reason.ORDER, f"{counted(count, 'worker')}, as its tenant's rights allow"
     return Reason.CLUSTER_FULL, f"no device of {capacity} is left for it"

@@ -219,7 +219,7 @@ def stories(course: Course) -> str:
     if not story_rows:
         return ""
     if course.is_long:
-        story_rows = f"<details><summary>{len(course.newest)} jobs</summary>{story_rows}</details>"
+        story_rows = f"<details><summary>{counted(len(course.newest), 'job')}</summary>{story_rows}</details>"
     title = "Why: the story of each job, as brim explain tells it"
     return section(title, _left_out(course) + story_rows)
 

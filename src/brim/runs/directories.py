@@ -284,13 +284,14 @@ def with_kept_code(run_dir: Path, spec: JobSpec, *, warn: Callable[[str], None])
         warn: is told so.
     """
     from brim.storage.job_file import from_kept_code
-    from brim.user_code.own_code import source_of
+    from brim.user_code.own_code import word_after, word_of
 
     code_spec = from_kept_code(run_dir, spec)
     if code_spec is None:
         return spec
-    source = source_of(spec)
-    warn(f"{source.path if source else spec.file} is gone: the copy that {run_dir} keeps is used")
+    module = "" if spec.file else word_after("-m", spec.command)
+    word = f"module {module}" if module else str(Path(spec.directory, word_of(spec)))
+    warn(f"{word} is gone: the copy that {run_dir} keeps is used")
     return code_spec
 
 

@@ -287,5 +287,5 @@ def _tidy(run_dir: Path, inference: Inference, *, done: bool) -> None:
 
 
 def _workers(spec: JobSpec) -> str:
-    workers = "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"
+    workers = spec.workers.words
     return f"{workers} and {counted(spec.servers, 'server')}" if spec.servers else workers

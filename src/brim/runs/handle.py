@@ -25,7 +25,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.host.clock import monotonic, sleep
 from brim.runs.copies import copy_of_job, copy_of_stored, is_kept_alive
 from brim.runs.directories import LATEST, RUNS, claim, find_run, holds_run, not_begun
-from brim.runs.in_words import describe_job, describe_run
+from brim.runs.in_words import describe_job, describe_resize, describe_run
 from brim.runs.starting import Ready, make_ready_again
 from brim.storage.file_stores import is_url
 from brim.telemetry.logs import Tail
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 _POLL_INTERVAL = 0.2  # seconds between two looks at a run that somebody waits for
+_TO_DECIDE = 1.0  # seconds that a scheduler has for a plan before a resize is described without it
+_LOOK_INTERVAL = 0.05  # seconds between two looks at a job that is being resized
 _ENDLESS = float("inf")
 
 
@@ -195,6 +197,14 @@ class Handle(abc.ABC):
 
         Raises:
             SpecError: that worker has no log.
+        """
+
+    @abc.abstractmethod
+    def stacks(self) -> dict[str, str]:
+        """Return the Python stack of each worker, by its name; empty for one that did not answer.
+
+        Raises:
+            EnvironmentFault: it is not running, or its workers run a command of their own.
         """
 
     @abc.abstractmethod
@@ -372,6 +382,9 @@ class RunHandle(Handle):
                 return
             sleep(_POLL_INTERVAL)
 
+    def stacks(self) -> dict[str, str]:
+        return client.stacks(self._run_dir)
+
     def wait(self, timeout: float = _ENDLESS) -> Ending:
         from brim.runs.outcome import error_of, state_of, summary_of
 
@@ -420,6 +433,9 @@ class StoredHandle(RunHandle):
 
     def suspend(self) -> str:
         raise self._refuse("suspend")
+
+    def stacks(self) -> dict[str, str]:
+        raise self._refuse("stacks")
 
     def resume(self, options: ResumeOptions) -> Ready:
         """Let the run go on here, in a directory of its name below `runs`."""
@@ -498,8 +514,12 @@ class JobHandle(Handle):
         _check_something(self.name, workers, servers)
         self._check_job(ResumeOptions(servers=servers))
         assert workers is not None
-        self._scheduler.resize(self.name, workers)
-        return f"may have {workers} workers"
+        view = self._scheduler.resize(self.name, workers)
+        end = monotonic() + _TO_DECIDE
+        while not _is_decided(view, workers) and monotonic() < end:
+            sleep(_LOOK_INTERVAL)
+            view = self.job()
+        return describe_resize(view, workers)
 
     def suspend(self) -> str:
         self._scheduler.suspend(self.name)
@@ -536,6 +556,9 @@ class JobHandle(Handle):
     def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
         return self._scheduler.logs(self.name, worker=worker, follow=follow)
 
+    def stacks(self) -> dict[str, str]:
+        return {found.worker: found.stack for found in self._scheduler.stacks(self.name)}
+
     def wait(self, timeout: float = _ENDLESS) -> Ending:
         view = self._scheduler.wait(self.name, timeout=timeout)
         if not view.has_ended:
@@ -554,6 +577,11 @@ def ending_of(view: JobView) -> Ending:
         why=problem,
         error=None if view.state == "done" else _error_of(view, problem or view.detail),
     )
+
+
+def _is_decided(view: JobView, workers: WorkerRange) -> bool:
+    """Return whether a job's plan can be that for these workers already."""
+    return view.planned == workers.maximum or bool(view.waits) or view.wish == "hold"
 
 
 def _error_of(view: JobView, problem: str) -> BrimError:

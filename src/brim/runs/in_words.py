@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from brim.domain.course import deadline_kept
 from brim.domain.quantities import format_bytes
+from brim.domain.services import describe_ready
 from brim.runs.times import clock_time
 
 if TYPE_CHECKING:
+    from brim.domain.job import WorkerRange
     from brim.telemetry.history import RunHistory
     from brim.wire.cluster import ClusterView, JobView, ServiceView
+
+
+_NO_STACK = "  did not answer: it is stopped, or has not come to Python code yet"
 
 
 def columns_of(cluster: ClusterView) -> dict[str, Callable[[JobView], str]]:
@@ -127,10 +132,30 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
     return lines
 
 
+def describe_resize(view: JobView, workers: WorkerRange) -> str:
+    """Say what a job has once it was asked to have other workers, and what it waits for.
+
+    Args:
+        view: the job, once its scheduler has decided about that.
+        workers: that it was asked to have.
+    """
+    asked = f"asked for {workers.words}, has {view.workers or 'none'} now"
+    if view.wish == "hold":
+        return f"{asked}; it is suspended, and brim resume {view.job} lets it run again"
+    if not view.planned:
+        return f"{asked}; {view.waits or 'its scheduler has not decided yet'}"
+    if view.planned != view.workers:
+        return f"{asked} and goes to {view.planned:,}"
+    if view.planned < workers.maximum:
+        return f"{asked}; more come where the policy has devices and a use for them"
+    return asked
+
+
 def describe_service(service: ServiceView) -> list[str]:
     """The lines of `brim status` for a service."""
     unit = {"requests": "/s", "cpu": " processors"}.get(service.load, "")
-    lines = [f"serves at {service.address}: {service.ready} of {service.wanted} replicas ready"]
+    ready = describe_ready(service.ready, service.wanted)
+    lines = [f"serves at {service.url}: {ready}"]
     if service.current is not None:
         foreseen = service.current if service.foreseen is None else service.foreseen
         lines.append(
@@ -139,6 +164,11 @@ def describe_service(service: ServiceView) -> list[str]:
         )
     lines += [f"{each.replica}: {each.state}, at {each.address}" for each in service.replicas]
     return [*lines, service.problem] if service.problem else lines
+
+
+def describe_stack(worker: str, stack: str) -> str:
+    """The lines of `brim stacks` for a worker."""
+    return f"{worker}:\n{stack or _NO_STACK}"
 
 
 def _state_of(view: JobView) -> str:

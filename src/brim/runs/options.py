@@ -185,10 +185,22 @@ SUMMARY_FILE = option(
 )
 COMMAND = "brim.command"  # of a context: the words of a command, where they were named otherwise
 STATE_VARIABLE = "BRIM_HOME"
+
+
+def _unless_server(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Let a scheduler that the environment names come before a state directory that it names."""
+    if ctx.get_parameter_source(str(param.name)) is not ParameterSource.ENVIRONMENT:
+        return value
+    from brim.client import SERVER
+
+    return None if os.environ.get(SERVER) else value
+
+
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path),
     envvar=STATE_VARIABLE,
+    callback=_unless_server,
     metavar="DIR",
     help="Use the scheduler whose state is in DIR. [default: ~/.local/state/brim]",
 )

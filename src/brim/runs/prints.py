@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brim.coordination.job.attempts import EXIT_STATUS
+from brim.coordination.job.launches import is_mark
 from brim.domain.quantities import counted
 from brim.host.clock import monotonic
 from brim.telemetry.history import RunHistory
@@ -92,7 +93,8 @@ class Prints:
         if self._tail is None and self._worker:
             self._tail = self._begin(self._worker, self._sizes_at_start.get(self._worker, 0))
         if self._tail is not None:
-            lines += [text for _, text in self._tail.fresh(reads)]
+            # Who sees it as it is printed is told of each start, and why there is another.
+            lines += [text for _, text in self._tail.fresh(reads) if not is_mark(text)]
         return lines
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from brim.backends.environment import environment_of_jobs
 from brim.backends.warm_agents import have_ready
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.installation import command_for
 from brim.loggers.named import check_loggers
@@ -34,10 +36,10 @@ from brim.runs.directories import (
 from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
-from brim.user_code.command_code import word_after
-from brim.user_code.own_code import word_of
+from brim.user_code.own_code import SAFE_PATH, module_in, word_after, word_of
 
 _PROBE = ".probe"
+_TO_TRY = 10.0  # seconds for an interpreter that does nothing
 _CONTROL = "control"  # of a run whose master was started, perhaps without agents
 
 
@@ -114,13 +116,13 @@ def make_ready(
 
 
 def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
-    """Return the bundle of a job's code; empty where it names no Python file.
+    """Return the bundle of a job's code; empty where it names no Python file or module.
 
     Args:
         warn: is told of the job's visible needs outside of the bundle.
 
     Raises:
-        SpecError: it is too large, or cannot be read.
+        SpecError: it is too large, or cannot be read, or its Python could not run it.
     """
     from brim.storage.bundles import pack
     from brim.storage.job_file import code_of
@@ -129,15 +131,38 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
     if code is None:
         if not spec.tty:  # of a shell that is known
             warn(
-                f"{' '.join(spec.command)!r} names no Python file, so no code is sent with the "
-                "job: each host needs it"
+                f"{' '.join(spec.command)!r} names no Python file, and no module of this "
+                "directory, so no code is sent with the job: each host needs it"
             )
         return b""
+    _check_safe_path(spec)
     for sentence in code.not_taken(spec):
         warn(sentence)
     for name, file in sorted(left_behind(code.variables(), os.environ, spec.env).items()):
         warn(f"not sent with the job: the variable {name}, which {file} reads: --env {name}")
     return pack(code.files)
+
+
+def _check_safe_path(spec: JobSpec) -> None:
+    """Raises SpecError where a module is sent whose Python, of this host, cannot run its copy."""
+    is_module = not spec.file and module_in(spec.command, Path(spec.directory))
+    path = shutil.which(spec.command[0]) if is_module else None
+    if path is None or os.path.realpath(path) == os.path.realpath(sys.executable):
+        return
+    try:
+        words = [path, SAFE_PATH, "-c", ""]
+        tried = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TO_TRY, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return  # whatever it is, it says so itself
+    if tried.returncode and b"nknown option" in tried.stderr:
+        raise SpecError(
+            "COMMAND",
+            got=f"{spec.command[0]}, which does not know {SAFE_PATH}",
+            need="Python 3.11 or newer, which can run a module from the copy that is sent",
+            hint=f"an older one can run a script: -- {spec.command[0]} FILE.py",
+        )
 
 
 def notes_on_python(spec: JobSpec) -> list[str]:
@@ -186,7 +211,7 @@ def _check_room(spec: JobSpec, *, listen: str | None) -> None:
     if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
         raise SpecError(
             "--workers-here",
-            got=f"{spec.workers_here} of at least {spec.workers.minimum} workers",
+            got=f"{spec.workers_here} of at least {counted(spec.workers.minimum, 'worker')}",
             need="an address at which other hosts can join",
             hint="--listen HOST:PORT",
         )
@@ -217,7 +242,10 @@ def _check_insecure(spec: JobSpec, *, listen: str | None) -> None:
 
 def name_of(spec: JobSpec) -> str:
     """The file, module or program that a run or a job is named after."""
-    return word_of(spec) or word_after("-m", spec.command).rpartition(".")[2] or spec.command[0]
+    module = "" if spec.file else word_after("-m", spec.command).rpartition(".")[2]
+    if module_in(spec.command, Path(spec.directory)):
+        return module
+    return word_of(spec) or module or spec.command[0]
 
 
 def _with_directory(spec: JobSpec, values: Mapping[str, Any], given_options: set[str]) -> Ready:

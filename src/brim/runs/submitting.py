@@ -113,8 +113,8 @@ def submission(function: Decorated) -> Decorated:
                 metavar="N",
                 default="0",
                 show_default=True,
-                help="Start the job again after a failure, so many times; it goes on from its last "
-                "checkpoint.",
+                help="After a failure, start the job again from its last checkpoint, at most this "
+                "many times.",
             ),
             option(
                 "--notify",

@@ -7,10 +7,10 @@ import difflib
 import os
 from pathlib import Path
 
-from brim.errors import SpecError
+from brim.errors import SpecError, did_you_mean
 from brim.host.untrusted import read_regular
 from brim.storage.files import nearby
-from brim.user_code.own_code import parse
+from brim.user_code.own_code import module_files, module_in, parse, word_after
 
 # function -> (how it is called, its parameters, required?)
 _FUNCTIONS = {
@@ -74,9 +74,25 @@ def check_command(command: tuple[str, ...]) -> None:
         raise SpecError(
             "COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint
         )
+    _check_module(command)
     script = next((word for word in command[1:] if not word.startswith("-")), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and "-m" not in command:
         _parse(Path(script))
+
+
+def _check_module(command: tuple[str, ...]) -> None:
+    """Raises SpecError where `python -m` names a module that a package of this directory lacks."""
+    name, candidates = word_after("-m", command), module_files(command)
+    package, _, last = name.replace(".", "/").rpartition("/")
+    top = Path(name.partition(".")[0])
+    if not candidates or module_in(command, Path()) or not (top / "__init__.py").is_file():
+        return
+    files = sorted(Path(package).glob("[!_]*.py")) if package else []
+    siblings = [file.stem for file in files]
+    hint = did_you_mean(last, siblings) or f"-- python -m {top}.MODULE"
+    main, file = candidates
+    need = f"a file {file} or {main}" if package else f"a file {main}"
+    raise SpecError("COMMAND", got=f"python -m {name}", need=need, hint=hint)
 
 
 def _parse(path: Path) -> ast.Module:

@@ -39,7 +39,7 @@ from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
 from brim.scheduler.metrics import metrics_of
 from brim.scheduler.terminals import Terminals
-from brim.scheduler.turns import TenantTurns
+from brim.scheduler.turns import RETRY_AFTER, NoThread, TenantThreads, TenantTurns
 from brim.scheduler.views import USAGE_BY
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
@@ -66,6 +66,7 @@ from brim.wire.cluster import (
     Token,
     UsageView,
     Window,
+    WorkerStack,
 )
 from brim.wire.door import Door
 
@@ -111,6 +112,27 @@ def _caller(request: Request) -> Caller:
     """Return the caller whose token came with the request."""
     caller: Caller = request.state.caller
     return caller
+
+
+def _turn(request: Request) -> contextlib.AbstractAsyncContextManager[None]:
+    """Return the turn for an answer that takes long to make; the administrator needs none."""
+    caller = _caller(request)
+    if caller.tenant is None:
+        return contextlib.nullcontext()
+    turns: TenantTurns = request.state.turns
+    return turns.turn_of(caller.name)
+
+
+async def _at_master(request: Request, work: Callable[[], _T]) -> _T:
+    """Do work that waits for a job's master in one of the caller's threads for it."""
+    threads: TenantThreads = request.state.threads_of_masters
+    return await threads.run(_caller(request).name, work)
+
+
+async def _at_files(request: Request, work: Callable[[], _T]) -> _T:
+    """Read files of a job's account in one of the caller's threads for it, whatever masters do."""
+    threads: TenantThreads = request.state.threads_of_files
+    return await threads.run(_caller(request).name, work)
 
 
 def _wish(happening: Happening) -> Callable[[Lives, Request, Any], Awaitable[JobView]]:
@@ -201,9 +223,10 @@ async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
     caller, after_job = _caller(request), query.get("after", "")
     if after_job and not caller.may(Right.SEE_JOB, of=lives.now.owner_of(after_job)):
         raise no_such_job(after_job, [])
-    return lives.now.jobs(
-        after_job=after_job, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant
-    )
+    async with _turn(request):
+        return lives.now.jobs(
+            after_job=after_job, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant
+        )
 
 
 async def _job(lives: Lives, request: Request, _: Any) -> JobView:
@@ -258,7 +281,7 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         with acting_as(user):
             return Tail(folder, query.get("worker", ""), places)
 
-    tail = await _reading(job, begin)
+    tail = await _reading(request, begin)
 
     def fresh() -> list[tuple[str, str]]:
         try:
@@ -271,7 +294,7 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         ended = lives.now.job(
             job
         ).has_ended  # asked first: what it printed at its very end is read as well
-        lines = await asyncio.to_thread(fresh)
+        lines = await _at_files(request, fresh)
         if lines or ended or lives.is_over or asyncio.get_running_loop().time() >= end:
             position = msgspec.json.encode(tail.places).decode()
             return Logs(lines=lines, after=position, ended=ended and not lines)
@@ -286,7 +309,7 @@ async def _files(lives: Lives, request: Request, _: Any) -> list[KeptFile]:
         with acting_as(user):
             return files_of(run_dir, checkpoints=True)
 
-    return await _reading(job, list_them)
+    return await _reading(request, list_them)
 
 
 async def _file(lives: Lives, request: Request, _: Any) -> bytes:
@@ -304,18 +327,19 @@ async def _file(lives: Lives, request: Request, _: Any) -> bytes:
             return read_file(run_dir, name, int(text))
 
     try:
-        return await _reading(job, read)
+        return await _reading(request, read)
     except FileNotFoundError:
         raise SpecError(_NO_SUCH_FILE, got=repr(name), need="a file that /files lists") from None
 
 
-async def _reading(job: str, read: Callable[[], _T]) -> _T:
+async def _reading(request: Request, read: Callable[[], _T]) -> _T:
     """Read files of a job in a thread, with the rights of its account alone."""
     try:
-        return await asyncio.to_thread(read)
+        return await _at_files(request, read)
     except FileNotFoundError:
         raise
     except OSError as error:  # whatever its account has made of them
+        job = request.path_params["job"]
         raise EnvironmentFault(f"the records of {job} cannot be read: {error.strerror}") from error
 
 
@@ -329,7 +353,15 @@ async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
 
 
 async def _renew(lives: Lives, request: Request, _: Any) -> JobView:
-    return await lives.to_change.renew(request.path_params["job"], actor=str(_caller(request)))
+    at_master = functools.partial(_at_master, request)
+    job, actor = request.path_params["job"], str(_caller(request))
+    return await lives.to_change.renew(job, at_master, actor=actor)
+
+
+async def _stacks(lives: Lives, request: Request, _: Any) -> list[WorkerStack]:
+    return await lives.now.stacks(
+        request.path_params["job"], functools.partial(_at_master, request)
+    )
 
 
 async def _any_kind(lives: Lives, request: Request, _: Any) -> JobView:
@@ -361,22 +393,23 @@ async def _news(lives: Lives, request: Request, _: Any) -> News:
     count, line = _place_in(request.query_params.get("after", ""), waiting.name)
     if count == waiting.count and not lives.is_over:
         await waiting.any_news(deadline=end)
-    ids, last = waiting.rung_after(waiting.count if count is None else count, _LONGEST_PAGE)
-    jobs, forgotten, timestamp = lives.now.news_of(ids, tenant=caller.tenant)
-    lines = lives.now.story_after(line, _MOST_LINES)
-    may_see = functools.cache(lambda job: _may_see(lives, caller, job))
-    return News(
-        place=f"{waiting.name}.{last}.{lines[-1][0] if lines else line}",
-        complete=count is not None and not (forgotten and caller.tenant),  # ids of others
-        jobs=jobs,
-        forgotten=forgotten if caller.tenant is None else [],
-        changes=[change for _, change in lines if may_see(change.job)],
-        cluster=lives.cluster(),
-        nodes=lives.now.nodes(),
-        tenants=lives.now.tenants(),
-        tenant=caller.tenant,
-        timestamp=timestamp,
-    )
+    async with _turn(request):
+        ids, last = waiting.rung_after(waiting.count if count is None else count, _LONGEST_PAGE)
+        jobs, forgotten, timestamp = lives.now.news_of(ids, tenant=caller.tenant)
+        lines = lives.now.story_after(line, _MOST_LINES)
+        may_see = functools.cache(lambda job: _may_see(lives, caller, job))
+        return News(
+            place=f"{waiting.name}.{last}.{lines[-1][0] if lines else line}",
+            complete=count is not None and not (forgotten and caller.tenant),  # ids of others
+            jobs=jobs,
+            forgotten=forgotten if caller.tenant is None else [],
+            changes=[change for _, change in lines if may_see(change.job)],
+            cluster=lives.cluster(),
+            nodes=lives.now.nodes(),
+            tenants=lives.now.tenants(),
+            tenant=caller.tenant,
+            timestamp=timestamp,
+        )
 
 
 async def _plan(lives: Lives, request: Request, _: Any) -> list[Change]:
@@ -511,6 +544,8 @@ _CALLS = (
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[Change], _explain, Right.SEE_JOB),
     _Call("GET", f"{_JOB}/logs", "Read what a job printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
+    _Call("GET", f"{_JOB}/stacks", "Show where the Python code of each worker is now",
+          None, list[WorkerStack], _stacks, Right.READ_LOGS),
     _Call("GET", f"{_JOB}/files", "List the files of a job's records and checkpoints",
           None, list[KeptFile], _files, Right.READ_RECORDS),
     _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _RANGE_PARAMETERS),
@@ -549,6 +584,8 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
         to_send=_TO_SEND_BODY,
     )
     turns, terminals = TenantTurns(), Terminals(lives)
+    threads_of_masters = TenantThreads("answers of their jobs")
+    threads_of_files = TenantThreads("files of their jobs")
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -565,8 +602,10 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
             if not door.admit(_client_of(request), caller.name, all_room=all_room):
                 return _json(*_BUSY)
             request.state.caller, request.state.keys = caller, keys
-            request.state.terminals = terminals
-            response = await _answer(call, lives, request, bodies, turns)
+            request.state.turns, request.state.terminals = turns, terminals
+            request.state.threads_of_masters = threads_of_masters
+            request.state.threads_of_files = threads_of_files
+            response = await _answer(call, lives, request, bodies)
             is_refused = response.status_code >= http.HTTPStatus.BAD_REQUEST
             if is_refused or (request.method != "GET" and call.handle is not _type):
                 changes = call.handle not in (_forecast, _consequences)
@@ -652,9 +691,7 @@ def _client_of(request: Request) -> tuple[str, int] | None:
     return (request.client.host, request.client.port) if request.client else None
 
 
-async def _answer(
-    call: _Call, lives: Lives, request: Request, bodies: Bodies, turns: TenantTurns
-) -> Response:
+async def _answer(call: _Call, lives: Lives, request: Request, bodies: Bodies) -> Response:
     try:
         _check_right(call, lives, request)  # before there is any work with what it sends
         if call.takes is None:
@@ -663,9 +700,11 @@ async def _answer(
         all_room = caller.tenant is None
         async with (
             bodies.read(request, caller.name, all_room=all_room) as content,
-            contextlib.nullcontext() if all_room else turns.turn_of(caller.name),
+            _turn(request),
         ):
             return await _answer_to(call, lives, request, _decoded(call.takes, content))
+    except NoThread as fault:
+        return _json(Problem(detail=str(fault)), 503, {"Retry-After": str(RETRY_AFTER)})
     except BrimError as error:  # a spec inside a body checks itself
         return _json(*_problem(error))
     except UNDECODABLE as error:

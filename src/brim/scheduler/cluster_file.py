@@ -37,6 +37,8 @@ class _ServicesEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ports: str = ""
     address: str = ""
     urls: list[str] = []
+    certificate: str = ""
+    key: str = ""
 
 
 class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +49,7 @@ class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     headroom: int = 0
     grace: str | float = 30.0
     keep_ended: str | None = None
+    usage_half_life: str | float | None = None
     notify: list[Channel] = []
     services: _ServicesEntry = _ServicesEntry()
 
@@ -59,9 +62,17 @@ _AS_YAML = {
     "null": "nothing",
 }
 _EXAMPLE = "nodes: [{name: n1, workers: 8}]"
-_WORDS = {
-    name
-    for struct in (_ClusterFile, _NodeEntry, _TenantEntry, _ServicesEntry, Channel, Mail, Webhook)
+_SECTIONS: dict[str, tuple[type[msgspec.Struct], ...]] = {
+    "at the top": (_ClusterFile,),
+    "under nodes": (_NodeEntry,),
+    "under tenants": (_TenantEntry,),
+    "under services": (_ServicesEntry,),
+    "under notify": (Channel, Mail, Webhook),
+}
+_PLACES = {
+    name: place
+    for place, structs in reversed(_SECTIONS.items())
+    for struct in structs
     for name in struct.__struct_encode_fields__
 }
 
@@ -98,15 +109,19 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         raise SpecError(
             f"{name}: policy", got=repr(file.policy), need="the name of a policy", hint=hint
         )
+    POLICIES[file.policy]  # raises where its package is missing
     if file.promise not in list(PromiseAt):
         hint = did_you_mean(file.promise, list(PromiseAt))
         need = " or ".join(PromiseAt)
         raise SpecError(f"{name}: promise", got=repr(file.promise), need=need, hint=hint)
     grace = parse_duration(str(file.grace), field=f"{name}: grace")
-    keep = file.keep_ended
-    keep_ended = None if keep is None else parse_duration(keep, field=f"{name}: keep_ended")
+    durations = {
+        key: None if text is None else parse_duration(str(text), field=f"{name}: {key}")
+        for key in ("keep_ended", "usage_half_life")
+        for text in (getattr(file, key),)
+    }
     try:
-        return _spec_of(file, grace=grace, keep_ended=keep_ended)
+        return _spec_of(file, grace=grace, **durations)
     except SpecError as error:
         raise _in_file(error, name) from None
 
@@ -115,7 +130,9 @@ def _in_file(error: SpecError, name: str) -> SpecError:
     return SpecError(f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint)
 
 
-def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> ClusterSpec:
+def _spec_of(
+    file: _ClusterFile, *, grace: float, keep_ended: float | None, usage_half_life: float | None
+) -> ClusterSpec:
     """Raises SpecError where its content is impossible."""
     spec = ClusterSpec(
         cluster=Cluster(
@@ -131,6 +148,7 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
         headroom=file.headroom,
         grace=grace,
         keep_ended=keep_ended,
+        usage_half_life=usage_half_life,
         channels=tuple(file.notify),
         services=_rules(file.services),
     )
@@ -148,7 +166,13 @@ def _rules(entry: _ServicesEntry) -> ServiceRules:
             hint = "ports: 8000-8099"
             raise SpecError("services: ports", got=repr(entry.ports), need=need, hint=hint)
         ports = {"first_port": int(first), "last_port": int(last or first)}
-    return ServiceRules(**ports, address=entry.address, urls=tuple(entry.urls))
+    return ServiceRules(
+        **ports,
+        address=entry.address,
+        urls=tuple(entry.urls),
+        certificate=entry.certificate,
+        key=entry.key,
+    )
 
 
 def _tenant(name: str, code: str, **others: Any) -> Tenant:
@@ -164,9 +188,10 @@ def _explained(message: str, name: str) -> SpecError:
     unknown = re.search(r"unknown field `(.*)`", text)
     if unknown:
         odd = unknown.group(1)
-        return SpecError(
-            field, got=repr(odd), need="a key of this file", hint=did_you_mean(odd, _WORDS)
-        )
+        hint = did_you_mean(odd, _PLACES)
+        if odd in _PLACES:
+            hint = f"{odd} stands {_PLACES[odd]}"
+        return SpecError(field, got=repr(odd), need="a key that is known here", hint=hint)
     missing = re.search(r"missing required field `(.*)`", text)
     if missing:
         return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")

@@ -20,6 +20,7 @@ from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse
 from brim.domain.workload import Job, Priority
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.brim import Remembered
@@ -27,7 +28,16 @@ from brim.policies.cycle import CycleMemory
 from brim.policies.placement import DeviceBlock
 
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
-_REMEMBERS: dict[str, Any] = {"brim": Remembered, "pollux": tuple[float, dict[str, int]]}
+_GAVEL_ACCOUNT = tuple[float, float, float, float, float, bool]
+_GAVEL = tuple[float, float, float, bool, dict[str, _GAVEL_ACCOUNT]]
+_REMEMBERS: dict[str, Any] = {
+    "brim": Remembered,
+    "gavel": _GAVEL,
+    "gavel-finish-time": _GAVEL,
+    "gavel-makespan": _GAVEL,
+    "pollux": tuple[float, dict[str, int]],
+    "sia": tuple[float, dict[str, tuple[int, int, int]]],
+}
 
 _MAX_CYCLE_BYTES = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
 
@@ -43,7 +53,18 @@ _NO_CYCLE = (
 )
 
 _JOB = tuple(field.name for field in fields(Job) if field.name not in ("curve", "nodes"))
-_SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured", "promise")
+_SNAPSHOT = (
+    "now",
+    "cluster",
+    "capacity",
+    "arrived",
+    "overheads",
+    "tenants",
+    "assured",
+    "promise",
+    "recent",
+    "unavailable",
+)
 _DECISION = ("workers", "verdicts", "wake", "reasons", "needed", "nodes")
 
 
@@ -109,6 +130,8 @@ def _snapshot(saw: dict[str, Any]) -> Snapshot:
         tenants=msgspec.convert(saw["tenants"], tuple[Tenant, ...]),
         assured=saw["assured"],
         promise=PromiseAt(saw.get("promise", PromiseAt.ARRIVAL)),
+        recent=msgspec.convert(saw.get("recent"), RecentUse | None),
+        unavailable=msgspec.convert(saw.get("unavailable", {}), dict[str, str]),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from brim.coordination.cluster.scheduled_jobs import Foretold
+from brim.coordination.cluster.shortages import expected_starts
 from brim.domain.course import Change
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.interfaces import Clock
@@ -47,5 +48,6 @@ class Foretelling:
             # In a thread: a question over HTTP does not wait for many cycles.
             foreseen = await asyncio.to_thread(foresee_changes, *self._last)
             self.plan = foreseen.changes[:_MOST_PLANNED]
-            self._hear(Foretold(foreseen.ends, self._last[0].now))
+            starts = expected_starts(foreseen.changes)
+            self._hear(Foretold(foreseen.ends, self._last[0].now, starts))
             await asyncio.sleep(max(_PAUSE, (self._clock.now() - started) / _SHARE))

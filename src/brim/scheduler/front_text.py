@@ -11,10 +11,11 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brim.domain.services import Service, ServiceReplica
+from brim.domain.services import GRACE, Service, ServiceReplica
 from brim.wire.haproxy import SOCKET
 
 LISTENER = "BRIM_FRONT"  # the variable that has the descriptor of a front's socket
+CERTIFICATE = "front.pem"
 _FEWEST_SLOTS = 32
 _MAINTENANCE, _DRAIN = 0x01, 0x08  # bits of a server's administrative state
 _FREE = ("127.0.0.1", 1)  # the address of a slot that nobody has
@@ -22,7 +23,13 @@ _FREE = ("127.0.0.1", 1)  # the address of a slot that nobody has
 _WAITING = "server waiting 127.0.0.1:1 backup"
 # Requests to a host that has died without a word would wait for hours, and one that was started again
 # at its address is soon back.
-_CHECKS = "inter 1s downinter 200ms fall 2 rise 1 on-marked-down shutdown-sessions"
+# A connection that fails brings the next checks forward: a request is tried on other replicas at once, so
+# where several have died together, its tries are soon used up. Not `sudden-death`: a replica that is
+# marked down before its last requests are tried again has them cut.
+_CHECKS = (
+    "inter 1s fastinter 100ms downinter 200ms fall 2 rise 1 on-marked-down shutdown-sessions "
+    "observe layer4 error-limit 1 on-error fastinter"
+)
 _RETRY = 1000  # milliseconds between two tries where no replica is up, and for a connection
 _TRIES = 10
 
@@ -32,14 +39,25 @@ def slots_of(service: Service) -> int:
     return max(_FEWEST_SLOTS, 2 * service.maximum)
 
 
-def front_file(service: Service, *, user: str = "") -> str:
+def front_file(
+    service: Service,
+    *,
+    user: str = "",
+    group: str = "",
+    is_encrypted: bool = False,
+    grace: float = GRACE,
+) -> str:
     """Return the file of a front, which finds its listening socket by a variable.
 
     Args:
-        user: the account that it goes on as; empty: the one that starts it.
+        user, group: the account that it goes on as; empty: the one that starts it.
+        is_encrypted: it speaks HTTPS, by the certificate in its folder.
+        grace: seconds for its requests, once a successor has taken over.
     """
     slots = slots_of(service)
-    account = f"    user {user}\n    group {user}\n" if user else ""
+    account = f"    user {user}\n    group {group}\n" if user else ""
+    tls = f" ssl crt {CERTIFICATE} ssl-min-ver TLSv1.2" if is_encrypted else ""
+    scheme = "    http-request set-header X-Forwarded-Proto https\n" if is_encrypted else ""
     check = ""
     if service.health:
         send = f"http-check send meth GET uri {service.health} ver HTTP/1.1 hdr Host localhost"
@@ -49,6 +67,7 @@ def front_file(service: Service, *, user: str = "") -> str:
 global
 {account}    stats socket unix@{SOCKET} mode 600 level admin
     log stdout format raw daemon notice
+    hard-stop-after {max(1, round(1000 * grace))}ms
 
 defaults
     mode http
@@ -62,8 +81,8 @@ defaults
     timeout http-keep-alive 30s
 
 frontend front
-    bind "fd@${{{LISTENER}}}"
-    default_backend replicas
+    bind "fd@${{{LISTENER}}}"{tls}
+{scheme}    default_backend replicas
 
 backend replicas
     balance random(2)
@@ -185,7 +204,7 @@ class Counts(NamedTuple):
     """Counts of a front since it began.
 
     Attributes:
-        requests: that came.
+        requests: that came, and could be read as HTTP.
         retries: connections that were tried again.
         errors: answers with a status from 500.
     """
@@ -198,8 +217,8 @@ class Counts(NamedTuple):
 def counts_in(answer: str) -> Counts | None:
     """Return the counts of an answer to `show stat`; None: it has none.
 
-    >>> head = "# pxname,svname,wretr,hrsp_5xx,req_tot,"
-    >>> counts_in(head + "\\nfront,FRONTEND,,0,12,\\nreplicas,BACKEND,2,3,12,\\n")
+    >>> head = "# pxname,svname,stot,wretr,hrsp_5xx,"
+    >>> counts_in(head + "\\nfront,FRONTEND,9,,0,\\nreplicas,BACKEND,12,2,3,\\n")
     Counts(requests=12, retries=2, errors=0)
     """
     rows = {
@@ -210,7 +229,8 @@ def counts_in(answer: str) -> Counts | None:
     if front is None or replicas is None:
         return None
     return Counts(
-        requests=_number(front, "req_tot"),
+        # The front itself counts invalid requests as well; the replicas' `req_tot`, only what has ended.
+        requests=_number(replicas, "stot"),
         retries=_number(replicas, "wretr"),
         errors=_number(front, "hrsp_5xx"),
     )

@@ -48,7 +48,7 @@ from brim.domain.submission import (
 from brim.domain.tenancy import Quota, Tenant
 from brim.domain.usage import bounds_of, parse_month
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
-from brim.host.account import check_account
+from brim.host.account import check_account, check_python
 from brim.host.log import LogLine
 from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
@@ -60,6 +60,7 @@ from brim.scheduler.consequences import effects_of, with_proposal
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
+from brim.scheduler.front_certificate import check_certificate
 from brim.scheduler.metrics import MOST_JOBS, JobSeries, SchedulerFigures, is_at_risk
 from brim.scheduler.notifying import Notifying, check_channels
 from brim.scheduler.services import Services
@@ -71,12 +72,13 @@ from brim.scheduler.views import (
     times_of,
     usage_rows,
     view_of,
+    with_recent_use,
 )
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
 from brim.telemetry.prometheus import Histogram
-from brim.user_code.own_code import word_of
+from brim.user_code.own_code import is_in, word_after, word_of
 from brim.user_code.policies import POLICIES
 from brim.wire.cluster import (
     ClusterView,
@@ -88,6 +90,7 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
     UsageView,
+    WorkerStack,
 )
 
 CLUSTER = "cluster"  # the name of a setting in the database
@@ -153,9 +156,10 @@ def _as_given(_: Snapshot, decision: Decision) -> Decision:
 
 def check_accounts(spec: ClusterSpec) -> None:
     """Raises SpecError where jobs cannot be run as the accounts of a cluster's tenants."""
-    for tenant in spec.tenants:
-        if tenant.user:
-            check_account(tenant.user, field=f"tenant {tenant.id}: user")
+    fields = {f"tenant {tenant.id}: user": tenant.user for tenant in spec.tenants if tenant.user}
+    for check in (check_account, check_python):
+        for field, user in fields.items():
+            check(user, field=field)
 
 
 def no_such_job(id: str, ids: Collection[str], *, field: str = NO_SUCH_JOB) -> SpecError:
@@ -231,8 +235,8 @@ def check_bundle(request: Submit) -> None:
         raise SpecError(
             "bundle", got=str(fault), need="the code, as brim submit packs it"
         ) from None
-    if PurePath(word_of(spec)).name not in files:
-        actual = f"code without {PurePath(word_of(spec)).name!r}"
+    if not is_in(files, spec):
+        actual = f"code without {PurePath(word_of(spec) or word_after('-m', spec.command)).name!r}"
         raise SpecError("bundle", got=actual, need="the file that the job runs")
 
 
@@ -658,7 +662,7 @@ class Scheduler:
         if count + new > tenant.jobs:
             raise SpecError(
                 f"tenant {id}",
-                got=f"{count:,} jobs that have not ended",
+                got=counted(count, "unfinished job"),
                 need=f"at most {max(0, tenant.jobs - new):,} to submit {new:,} more",
                 hint="brim cancel JOB ends one; jobs: in cluster.yaml allows more",
             )
@@ -810,12 +814,21 @@ class Scheduler:
         submission = record.submission.with_workers(workers)
         if submission != record.submission:
             self._check(submission)
-        detail = _actor_sentence(actor, f"may have {workers} workers")
+        detail = _actor_sentence(actor, f"may have {workers.words}")
         self._backend.handle(RangeChanged(id, workers, detail))
         return self._view(record)
 
-    async def renew(self, id: str, *, actor: str = "") -> JobView:
+    async def renew(
+        self,
+        id: str,
+        in_thread: Callable[[Callable[[], None]], Awaitable[None]],
+        *,
+        actor: str = "",
+    ) -> JobView:
         """Have each replica of a service replaced, one after the other.
+
+        Args:
+            in_thread: does the caller's work in a thread: its master may hang.
 
         Raises:
             SpecError: there is no such job, or it is no service.
@@ -829,10 +842,30 @@ class Scheduler:
         if not record.running:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}: it has no replicas")
         run_dir = self._folder / record.id
-        await asyncio.to_thread(client.renew, run_dir)
+        await in_thread(partial(client.renew, run_dir))
         detail = _actor_sentence(actor, "each replica is replaced, one after the other")
         self._book.note(Change(self._clock.wall(), record.id, "restarted", detail=detail))
         return self._view(record)
+
+    async def stacks(
+        self,
+        id: str,
+        in_thread: Callable[[Callable[[], dict[str, str]]], Awaitable[dict[str, str]]],
+    ) -> list[WorkerStack]:
+        """Return where the Python code of each worker of a job is now.
+
+        Args:
+            in_thread: does the caller's work in a thread: its master may hang.
+
+        Raises:
+            SpecError: there is no such job.
+            EnvironmentFault: it does not run, or does not answer, or too many are asked at once.
+        """
+        record = self._find(id)
+        if not record.running:
+            raise EnvironmentFault(f"{id} is {record.life.phase.value}: it has no workers")
+        found = await in_thread(partial(client.stacks, self._folder / record.id))
+        return [WorkerStack(worker=worker, stack=stack) for worker, stack in found.items()]
 
     def any_kind(self, id: str, *, actor: str = "") -> JobView:
         """Let a job that waits for nodes of the kind on which it began go on on any.
@@ -914,6 +947,9 @@ class Scheduler:
         if tenant is not None:
             used = [row for row in used if row[0] == tenant]
             shares = {name: share for name, share in shares.items() if name == tenant}
+        rows, recent = usage_rows(used, shares, group_by), self._backend.jobs.recent
+        if recent is not None and group_by == "tenant" and now < end:
+            rows = with_recent_use(rows, recent, self._backend.spec.tenants)
         return UsageView(
             month=month,
             group_by=group_by,
@@ -921,7 +957,7 @@ class Scheduler:
             end=end,
             until=min(end, now),
             first_month=self._database.first_month(),
-            rows=usage_rows(used, shares, group_by),
+            rows=rows,
         )
 
     def figures(self) -> SchedulerFigures:
@@ -998,6 +1034,7 @@ class Scheduler:
         for record in self._book.unfinished():
             jobs_by_tenant.setdefault(record.submission.tenant, []).append(record)
         owners = {tenant.id: tenant for tenant in spec.tenants}
+        recent = self._backend.jobs.recent
         views = []
         for name, records in sorted(jobs_by_tenant.items()):
             holds = sum(record.target for record in records if record.running)
@@ -1007,8 +1044,11 @@ class Scheduler:
                     tenant=name,
                     **{right: getattr(owner, right) for right in Quota.__struct_fields__},
                     holds=holds,
-                    borrows=max(0, holds - owner.guaranteed),
+                    # Where no tenants are declared nobody owns devices, and so nobody borrows.
+                    borrows=max(0, holds - owner.guaranteed) if owners else 0,
                     jobs=len(records),
+                    lately=recent.borrowed.get(name, 0.0) if recent else None,
+                    lately_share=recent.share_of(name) if recent else None,
                 )
             )
         return views
@@ -1022,6 +1062,7 @@ class Scheduler:
         """
         check_accounts(spec)
         check_channels(spec.channels)
+        check_certificate(spec.services)
         with self._book.transaction():
             self._describe(replace(spec, drained=self._backend.spec.drained))
             self._note("apply", _actor_sentence(actor, self._described()))

@@ -21,6 +21,7 @@ from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.autoscaling import BETWEEN_LOADS, Autoscaler
 from brim.domain.demand import Past
 from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.services import (
     CPU,
@@ -33,8 +34,9 @@ from brim.domain.services import (
 from brim.domain.submission import Submission
 from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.interfaces import Clock
+from brim.scheduler.front_certificate import FrontCertificate
 from brim.scheduler.front_text import Counts, slots_of
-from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
+from brim.scheduler.fronts import TO_RETURN, Front, check_free, end_front, haproxy_path
 from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ReplicaView, ServiceView
 from brim.wire.listening import is_loopback, joined_address
@@ -104,6 +106,7 @@ class Services:
     ) -> None:
         self._jobs, self._handle, self._rules = jobs, handle, rules
         self._folder, self._own_address, self._clock = folder, address, clock
+        self._certificate = FrontCertificate(rules)
         self._served: dict[str, _Served] = {}
         self._is_over = False
 
@@ -139,13 +142,15 @@ class Services:
                 owner_note = f" of {job.id}" if owned else ""
                 raise SpecError("port", got=f"{service.port}, the port{owner_note}", need=need)
         haproxy_path()
-        check_free(self._address, service.port)
+        # A tenant learns nothing of processes that are not its own.
+        check_free(self._address, service.port, names_holder=not has_tenants)
 
     def check_range(self, job: ScheduledJob, workers: WorkerRange) -> None:
         """Raises SpecError where the front of a service has no room for so many replicas."""
         service = job.submission.spec.service
         if service is not None and workers.maximum > slots_of(service) // 2:
-            need = f"at most {slots_of(service) // 2} replicas, for which its front has room"
+            room = counted(slots_of(service) // 2, "replica")
+            need = f"at most {room}, for which its front has room"
             hint = "submit it again with more"
             raise SpecError("WORKERS", got=str(workers), need=need, hint=hint)
 
@@ -158,19 +163,22 @@ class Services:
         replicas = self._jobs.replicas_of(job) if job.running else ()
         counts = served.counts if served is not None else None
         autoscaler = served.autoscaler if served is not None else None
+        # A scheduler that holds, or has only just begun, has looked at no replica.
+        is_known = not job.running or (served is not None and served.looked > -math.inf)
         return ServiceView(
             address=joined_address(
                 served.front.address if served is not None else self._address, service.port
             ),
             load=service.load,
             per_replica=service.per_replica,
+            tls=bool(self._rules().certificate),
             minimum=service.minimum,
             maximum=service.maximum,
             current=autoscaler.load if autoscaler is not None else None,
             foreseen=autoscaler.foreseen if autoscaler is not None else None,
             notice=autoscaler.notice(service) if autoscaler is not None else service.notice,
             wanted=job.submission.spec.workers.maximum,
-            ready=sum(replica.is_ready for replica in replicas),
+            ready=sum(replica.is_ready for replica in replicas) if is_known else None,
             replicas=[
                 ReplicaView(
                     replica=replica.id,
@@ -263,7 +271,16 @@ class Services:
             for time, load in loads:
                 past.add(time, load)
             keep_loads(folder / _LOADS, past.buckets())
-            front = Front(folder, service, address=self._address)
+            # Other accounts of the host may listen where a replica has died.
+            to_return = 0.0 if job.user else TO_RETURN
+            front = Front(
+                folder,
+                service,
+                address=self._address,
+                to_return=to_return,
+                pem=self._certificate.pem,
+                grace=job.submission.spec.grace,
+            )
             autoscaler = Autoscaler(past, replicas=job.submission.spec.workers.maximum)
             served = self._served[job.id] = _Served(front, folder, autoscaler)
         return served

@@ -14,6 +14,8 @@ from brim.domain.estimates import Estimate
 from brim.domain.lifecycle import Phase
 from brim.domain.schedule import JobState
 from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse
 from brim.policies.what_if import AdmissionForecast
 from brim.wire.cluster import EstimateView, Forecast, JobView, NodeView, Times, UsageRow
 
@@ -27,7 +29,7 @@ def view_of(
 
     Args:
         state: as a policy sees it; None where it has no processes.
-        waits: for what other than devices, in words.
+        waits: what it waits for, in words.
     """
     submission, workers = record.submission, record.submission.spec.workers
     return JobView(
@@ -209,6 +211,22 @@ def usage_rows(
             )
         rows.append(row)
     return rows
+
+
+def with_recent_use(
+    rows: Iterable[UsageRow], recent: RecentUse, tenants: Iterable[Tenant]
+) -> list[UsageRow]:
+    """Return the usage of tenants with what each has borrowed lately, and its weight."""
+    weights = {tenant.id: tenant.weight for tenant in tenants}
+    return [
+        msgspec.structs.replace(
+            row,
+            lately=recent.borrowed.get(row.name, 0.0),
+            lately_share=recent.share_of(row.name),
+            weight=weights.get(row.name),
+        )
+        for row in rows
+    ]
 
 
 def times_of(seconds: Iterable[float]) -> Times:

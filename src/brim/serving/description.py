@@ -98,8 +98,8 @@ def _words(column: Column) -> str:
         items = f"values of {column.of}" if column.of else "values"
         return f"a list of {items}, or a text with {column.separator!r} between them"
     if not isinstance(column, Numeric):
-        return "a value; null: none"
-    return "a number" if column.missing is None else "a number; null: none"
+        return "a value, or null where it is missing"
+    return "a number" if column.missing is None else "a number, or null where it is missing"
 
 
 def _cell(column: Column) -> Any:

@@ -82,7 +82,7 @@ def columns_of_rows(
                 f"row {number if last is None else last}",
                 got=f"one that {verb} {quoted(odd)}",
                 need="the columns of row 0",
-                hint="null: empty",
+                hint="write null where a value is missing",
             )
     return {name: [row[name] for row in rows] for name in names}
 
@@ -160,7 +160,7 @@ class ColumnReader:
     def _check(self, columns: Mapping[str, Sequence[Cell]]) -> int:
         for name in self.names:
             if name not in columns:
-                hint = "null in each row where it is empty"
+                hint = "write null in each row where it is missing"
                 raise SpecError(
                     f"column {name!r}", got="nothing", need="one cell in each row", hint=hint
                 )

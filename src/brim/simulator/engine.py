@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from brim.domain.cluster import Cluster
 from brim.domain.course import Change
 from brim.domain.promising import PromiseAt
+from brim.domain.quantities import counted
 from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.schedule import (
     UNJUDGED,
@@ -31,7 +33,9 @@ from brim.domain.schedule import (
     Verdict,
     judge,
 )
+from brim.domain.submission import FARTHEST_DEADLINE
 from brim.domain.tenancy import Tenant
+from brim.domain.usage import RecentUse
 from brim.domain.workload import Job
 from brim.errors import InternalError
 from brim.loop import run_cluster
@@ -42,6 +46,7 @@ from brim.simulator.run import Outcome, SimulatedRun
 # 10^7 s.
 _EPSILON = 1e-6
 _FAR = 60  # cycles that are run ahead; who runs then is believed to go on as it is
+_LOOK = 0.25  # of such a cycle: one in which no job has ended, where tenants take turns
 _NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -63,6 +68,7 @@ class Settings:
         capacity: (time, devices) steps of what training may use; empty: the whole cluster, always.
         placed: place workers on devices, and charge the migrations that this needs.
         record: keep every change with its reason (for decisions.jsonl and `explain`).
+        recent: what tenants had borrowed lately at the start; None: only the present counts.
     """
 
     slot: float = 0.0
@@ -77,6 +83,7 @@ class Settings:
     promise: PromiseAt = PromiseAt.ARRIVAL
     placed: bool = False
     record: bool = False
+    recent: RecentUse | None = None
 
 
 @dataclass(slots=True)
@@ -145,7 +152,9 @@ class Foreseen:
 
     Args:
         ends: when each job would end, by id. Jobs that would not run within the cycles that are
-            looked ahead are not in it.
+            looked ahead, or only once an online service has ended, are not in it. Where recent use
+            counts, the turns of tenants are longer the farther ahead they are, and an end may be
+            off by one of them (see `_from_afar`).
         changes: of workers, with the reasons, in order.
     """
 
@@ -172,18 +181,43 @@ def foresee_changes(snapshot: Snapshot, decision: Decision, decide: Policy) -> F
         for outcome in world.outcomes
         if outcome.finished is not None
     }
-    ends |= {id: job.finish for id, job in world.jobs.items() if job.finish < math.inf}
-    return Foreseen(ends, world.changes)
+    ends |= {id: job.finish for id, job in world.jobs.items()}
+    horizon = snapshot.now + FARTHEST_DEADLINE  # behind it lie the ends of online services
+    return Foreseen(
+        {id: end for id, end in ends.items() if end < horizon},
+        [change for change in world.changes if change.at < horizon],
+    )
 
 
 async def _run_ahead(world: _World, decision: Decision, decide: Policy) -> None:
+    begin, remaining = world.now, float(_FAR)
     await world.apply(decision)
-    for _ in range(_FAR):
+    while remaining > 0.0:
         due = decision.wake is not None and decision.wake > world.now
+        ended = len(world.outcomes)
         if not await world.wait(decision.wake if due else None):
             return
-        decision = decide(await world.observe())
+        takes_turns = world.recent is not None and len(world.outcomes) == ended
+        remaining -= _LOOK if takes_turns else 1.0
+        decision = decide(_from_afar(world, await world.observe(), world.now - begin))
         await world.apply(decision)
+
+
+def _from_afar(world: _World, snapshot: Snapshot, ahead: float) -> Snapshot:
+    """Have tenants take longer turns the farther ahead they are, so that few cycles reach far.
+
+    What each has in the long run is the same with any half-life.
+
+    Args:
+        ahead: seconds from the present.
+    """
+    recent, settings = world.recent, world.settings
+    if recent is None or settings.recent is None:
+        return snapshot
+    usual = settings.recent.half_life
+    world.recent = replace(recent, half_life=max(usual, ahead / 8.0))
+    # A policy asks to be woken 32 times in the half-life that it sees.
+    return replace(snapshot, recent=replace(recent, half_life=max(usual, 2.0 * ahead)))
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:
@@ -224,6 +258,7 @@ class _World:
         self.steps = list(settings.capacity)
         self.cycles = 0
         self.last = -math.inf
+        self.recent = settings.recent
         self.now = self.queue[0].submitted if self.queue else 0.0
 
     @classmethod
@@ -234,6 +269,7 @@ class _World:
             tenants=snapshot.tenants,
             promise=snapshot.promise,
             record=True,
+            recent=snapshot.recent,
         )
         world = cls((), snapshot.cluster, settings)
         world.is_ahead = True
@@ -272,16 +308,18 @@ class _World:
         """Go to the next event, and do the due work, until there is a job to decide about."""
         wake = math.inf if deadline is None else deadline
         while self.busy():
+            before = self.now
             self.now = self._next_event(wake)
             if self.now == math.inf and self.is_ahead:
                 return False
             if self.now == math.inf:
                 idle = ", ".join(list(self.jobs)[:3])
                 raise InternalError(
-                    f"the policy left {len(self.jobs)} jobs waiting for ever, such as {idle}"
+                    f"the policy left {counted(len(self.jobs), 'job')} waiting for ever, such as {idle}"
                 )
             while self.steps and self.steps[0][0] <= self.now + _EPSILON:
                 self.capacity = self.steps.pop(0)[1]
+            self._count_recent(self.now - before)
             self._advance()
             self.arrived = self._arrivals()
             if self.progress is not None:
@@ -305,6 +343,13 @@ class _World:
         if self.steps:
             next_event = min(next_event, self.steps[0][0])
         return max(min(next_event, wake), self.now)
+
+    def _count_recent(self, seconds: float) -> None:
+        if self.recent is not None:
+            holds = Counter[str]()
+            for job in self.jobs.values():
+                holds[job.job.tenant] += job.workers
+            self.recent = self.recent.advanced(seconds, holds, self.settings.tenants)
 
     def _advance(self) -> None:
         now, done = self.now, []
@@ -337,7 +382,7 @@ class _World:
         job.since = self.now
         self._schedule(job)
         if self.settings.record:
-            text = f"a worker died: {undone:.0f} steps to redo"
+            text = f"a worker died: {counted(round(undone), 'step')} to redo"
             self.changes.append(
                 Change(self.now, job.job.id, "workers", job.workers, job.workers, "failed", text)
             )
@@ -379,6 +424,7 @@ class _World:
             overheads=self.overheads,
             tenants=self.settings.tenants,
             promise=self.settings.promise,
+            recent=self.recent,
             memory=self.memory,
         )
 

@@ -99,7 +99,7 @@ def assumptions(
     nodes = f"{counted(len(cluster.nodes), 'node')} of {cluster.node_size:,}"
     if not is_known:
         source = "as its log says" if history.size else "the most in use at once"
-        found.append(f"the cluster has {cluster.devices:,} devices, {source}, on {nodes}")
+        found.append(f"the cluster has {counted(cluster.devices, 'device')}, {source}, on {nodes}")
     if history.peak > cluster.devices:
         found.append(
             f"up to {history.peak:,} devices were in use at once, more than the cluster's "

@@ -20,7 +20,7 @@ from brim.domain.measuring import Measured
 from brim.domain.resizing import Overheads, measured_overheads, measured_restart
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission, kind_of_start
-from brim.domain.usage import Shares
+from brim.domain.usage import RecentUse, Shares
 from brim.errors import BrimError, InternalError, StorageFault
 from brim.storage.database import Database
 
@@ -28,6 +28,7 @@ _COSTS = "costs"  # the name of a setting in the database
 _RESTARTS = "restarts"  # and of the one with what commands lose where they are started again
 _RESTARTS_KEPT, _KINDS_KEPT = 5, 500  # of a kind of command, and kinds: the newest
 _COUNTED = "counted"  # and of another
+_RECENT = "recent-use"  # and of another
 _COSTS_KEPT = 100  # of each kind
 _MOST_NOTIFICATIONS = 200  # that wait of a tenant for a channel
 _CLUSTER = ""  # in place of a job's id, in the history
@@ -288,10 +289,19 @@ class Book:
 
     @property
     def counted(self) -> float | None:
-        """The time up to which usage is counted; None: it never was."""
+        """The time up to which usage is counted, by the host's clock; None: it never was."""
         content = self._database.get(_COUNTED)
         try:
             return msgspec.json.decode(content, type=float) if content else None
+        except UNDECODABLE:  # then it is counted from now on
+            return None
+
+    @property
+    def recent(self) -> RecentUse | None:
+        """The recent use of tenants when usage was last counted; None: it was not."""
+        content = self._database.get(_RECENT)
+        try:
+            return msgspec.json.decode(content, type=RecentUse | None) if content else None
         except UNDECODABLE:  # then it is counted from now on
             return None
 
@@ -301,6 +311,7 @@ class Book:
         shares: Mapping[tuple[str, str], Shares],
         *,
         counted: float,
+        recent: RecentUse | None = None,
     ) -> None:
         """Add usage: see `brim.coordination.cluster.metering.Charge`."""
         with self.transaction():
@@ -309,6 +320,7 @@ class Book:
                 ((*key, *each) for key, each in shares.items()),
             )
             self._database.put(_COUNTED, msgspec.json.encode(counted))
+            self._database.put(_RECENT, msgspec.json.encode(recent))
 
     # Notifications --------------------------------------------------------------------------------
 

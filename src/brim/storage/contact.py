@@ -67,6 +67,15 @@ def remove_contact(run_dir: Path, *, keeper: int) -> None:
         (run_dir / CONTACT).unlink(missing_ok=True)
 
 
+def remove_dead_contact(run_dir: Path) -> None:
+    """Remove the contact of a run that nobody leads: its master was killed with its keeper.
+
+    One that cannot be removed stays until the next start.
+    """
+    with contextlib.suppress(OSError):
+        (run_dir / CONTACT).unlink(missing_ok=True)
+
+
 def is_alive(pid: int) -> bool:
     """Return whether a process of this number is alive on this host.
 

@@ -16,12 +16,20 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
-from brim.domain.quantities import format_bytes
+from brim.domain.quantities import counted, format_bytes
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.untrusted import read_regular
 from brim.storage.bundles import LARGEST, MOST_FILES, digest_of, pack, read_bundle, unpack
 from brim.storage.files import write_whole
-from brim.user_code.own_code import Code, CodeFile, collect, in_folder, source_of
+from brim.user_code.own_code import (
+    Code,
+    CodeFile,
+    collect,
+    in_folder,
+    module_files,
+    module_in,
+    source_of,
+)
 
 JOB_FILE = "job.json"
 _LARGEST_JOB = 4 << 20  # bytes
@@ -57,7 +65,7 @@ def read_job(run_dir: Path) -> JobSpec:
 
 
 def code_of(spec: JobSpec) -> Code | None:
-    """Return the code of a job as it is now; None where it names no Python file.
+    """Return the code of a job as it is now; None where it names no Python file or module.
 
     Raises:
         SpecError: it is too large to be sent, or cannot be read.
@@ -85,7 +93,7 @@ def _check_size(code: Code) -> None:
     largest = max(code.sizes, key=lambda name: code.sizes[name])
     raise SpecError(
         f"the code of {code.source.name}",
-        got=f"{len(code.sizes):,} files of {format_bytes(size)}; the largest is {largest} with "
+        got=f"{counted(len(code.sizes), 'file')} of {format_bytes(size)}; the largest is {largest} with "
         f"{format_bytes(code.sizes[largest])}",
         need=f"at most {format_bytes(LARGEST)} and {MOST_FILES:,} files, with what it imports from "
         f"{code.source.folder} and what --include names",
@@ -174,14 +182,19 @@ def with_code_in_place(run_dir: Path, spec: JobSpec) -> JobSpec:
 
 
 def from_kept_code(run_dir: Path, spec: JobSpec) -> JobSpec | None:
-    """Return the spec of a run whose file is gone, to be run from the code that the run keeps.
+    """Return the spec of a run whose file or module is gone, to be run from the code that it keeps.
 
     None where it keeps none, or the file is there.
     """
     source, bundle = source_of(spec), kept_bundle(run_dir)
-    if spec.bundle or source is None or source.path.exists() or not bundle:
+    if spec.bundle or not bundle:
         return None
-    return replace(spec, bundle=digest_of(bundle))
+    digest, is_gone = digest_of(bundle), source is not None and not source.path.exists()
+    if not spec.file and not module_in(spec.command, Path(spec.directory)):
+        with contextlib.suppress(EnvironmentFault):  # a damaged copy is none
+            files = read_bundle(bundle, digest)
+            is_gone |= any(name in files for name in module_files(spec.command))
+    return replace(spec, bundle=digest) if is_gone else None
 
 
 def change_of_source(run_dir: Path, spec: JobSpec) -> str:

@@ -399,9 +399,9 @@ def describe_event(event: Event, history: RunHistory) -> str:
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(
                 history.verb, "training"
             )
-            text = f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
+            text = f"{doing} {subject}: {counted(event.steps, 'step')}, records in {event.run}"
             if history.ahead is not None:
-                batches = f"{history.ahead:,} {'batch' if history.ahead == 1 else 'batches'}"
+                batches = counted(history.ahead, "batch")
                 text += f"; asynchronous, at most {batches} ahead: the result depends on timing"
             late = event.spec.get("delay")
             delay = f", {counted(late, 'step')} late" if late else ""
@@ -456,12 +456,11 @@ def _relative_path(history: RunHistory, path: str) -> str:
 def _describe_dataset(event: DatasetRead, history: RunHistory) -> str:
     test = f", {event.test_samples:,} to test" if event.test_samples else ""
     bad = (
-        f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in "
-        f"{event.quarantine_path}"
+        f"; {counted(event.quarantined, 'bad row')} set aside in {event.quarantine_path}"
         if event.quarantined
         else ""
     )
-    return f"data: {event.samples:,} samples to {history.verb}{test}{bad}"
+    return f"data: {counted(event.samples, 'sample')} to {history.verb}{test}{bad}"
 
 
 def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:

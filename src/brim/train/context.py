@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 
@@ -20,7 +19,7 @@ from brim.host.control_groups import processors
 from brim.host.process import WORKER
 from brim.host.stacks import show_when_asked
 from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
-from brim.user_code.own_code import word_of
+from brim.user_code.own_code import code_folder
 
 _LINK, _MEMORY, _TABLES, _STACKS = (
     "BRIM_LINK_FD",
@@ -150,8 +149,7 @@ def import_own_code(spec: JobSpec) -> None:
     Where it has a bundle, they come from that: in the directory they may have changed.
     """
     if not os.environ.get("PYTHONSAFEPATH"):
-        folder = str(Path(word_of(spec)).parent) if spec.bundle else os.getcwd()
-        sys.path.insert(0, folder)
+        sys.path.insert(0, str(code_folder(spec)))
 
 
 def spec_of_a_loner(seed: int = 0) -> JobSpec:

@@ -21,6 +21,7 @@ _LOST_DEVICE = frozenset({3, 46, 100, 101, 214, 220, 802, 803, 999})
 
 def blame(error: BaseException) -> BrimError:
     """The error as one of brim's: others are the user's, unless their device is lost."""
+    error = _cause_of(error)
     if isinstance(error, SpecError) and (place := place_of(error)) and place not in error.field:
         error.field = f"{error.field} ({place})"
     if isinstance(error, BrimError):
@@ -33,6 +34,17 @@ def blame(error: BaseException) -> BrimError:
     blamed = UserCodeError(trace_of(error))
     blamed.__cause__ = error
     return blamed
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Return the exception that an exit status stands for, or the error itself.
+
+    Hydra and click print an exception of the script, and exit with a number.
+    """
+    if not isinstance(error, SystemExit) or not isinstance(error.code, int):
+        return error
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return cause if isinstance(cause, Exception) else error
 
 
 def report(context: WorkerContext, error: BaseException) -> None:

@@ -308,8 +308,8 @@ class Loop:
                 "your training loop",
                 got=f"a second loop over job.batches in epoch {parts.state.epoch}",
                 need="one loop over the batches of an epoch",
-                hint="job.evaluate(test, metrics) measures; a second training set is joined by "
-                "ConcatDataset",
+                hint="job.evaluate(test, metrics) measures; ConcatDataset joins a second training "
+                "set, and StackDataset reads two side by side",
             )
         self._epoch_read = parts.state.epoch
         if parts.state.has_lines_between:

@@ -8,6 +8,7 @@ from typing import Any
 from brim.data.feed import Feed
 from brim.data.streams import StreamMark
 from brim.domain.batch import Schedule, Span, cut
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.storage.trails import trails_of_the_dead
 from brim.train.checks.click_models import check_sizes
@@ -15,7 +16,7 @@ from brim.train.exchange.carried import Carried
 from brim.train.job_parts import JobParts
 from brim.train.software import versions
 from brim.train.witness import Witness
-from brim.wire.messages import Facts, Introduce
+from brim.wire.messages import Facts, Introduce, Warn
 
 
 class TrainingData:
@@ -58,6 +59,7 @@ class TrainingData:
             SpecError: the data has no samples, or is not supported.
         """
         feed.trail = self._parts.trail
+        feed.warn = lambda text: self._parts.members.tell(Warn(message=text))
         feed.check()
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
@@ -121,7 +123,7 @@ class TrainingData:
         if state.schedule not in (None, schedule):
             raise SpecError(
                 "job.batches",
-                got=f"{schedule.samples:,} samples in steps of {schedule.global_batch_size}",
+                got=f"{counted(schedule.samples, 'sample')} in steps of {schedule.global_batch_size}",
                 need=f"{state.schedule.samples:,} in steps of {state.schedule.global_batch_size}, "
                 "as in the epochs before",
                 hint="one dataset for all epochs",

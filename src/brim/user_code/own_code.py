@@ -12,10 +12,11 @@ import fnmatch
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -29,6 +30,10 @@ from brim.host.untrusted import read_regular
 # Python 3.11 counts how deep it is in a tree for all threads together, and may call a sound file
 # broken (SystemError: AST constructor recursion depth mismatch) while another one is read.
 _PARSING = threading.Lock()
+_WITH_A_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})  # options of Python
+SAFE_PATH = "-P"  # option of Python: no modules are taken from the directory in which it starts
+_PROGRAM = re.compile("-[bBdEiIOPqsSuvx]*([cm])")  # options of Python that end with its program
+_ALONE = re.compile("-[bBdEiIOPqsSuvx]*[EI]")  # options by which Python reads no PYTHONPATH
 _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py")  # the order in which Python looks
 COMPILED = "__pycache__"  # what Python makes beside the code, and is no part of it
 _LONGEST_PATH = 250  # characters of a literal that may name a file
@@ -43,7 +48,7 @@ class CodeFile:
 
     Args:
         path: of the file, links resolved; its modules are in its folder.
-        name: that the code is run by.
+        name: that the code is run by; of a module in a package, its path from the folder of that.
     """
 
     path: Path
@@ -52,7 +57,7 @@ class CodeFile:
     @property
     def folder(self) -> Path:
         """The folder of the code."""
-        return self.path.parent
+        return self.path.parents[self.name.count("/")]
 
     def place(self, name: str) -> Path:
         """Return the path of a file of the code."""
@@ -60,20 +65,30 @@ class CodeFile:
 
 
 def source_of(spec: JobSpec, directory: Path | None = None) -> CodeFile | None:
-    """Return the file that a job runs: its training file, or the script of its command.
+    """Return the file that a job runs: its training file, or the script or module of its command.
 
     Args:
         directory: where relative paths begin; None: where the spec says.
 
     Returns:
-        None for a command that names no Python file.
+        None for a command that names no Python file, and no module of this directory.
     """
-    word = word_of(spec)
-    if not word:
-        return None
+    base = Path(directory or spec.directory)
+    return _file(base, spec.file) if spec.file else source_in(spec.command, base)
+
+
+def source_in(command: Sequence[str], directory: Path) -> CodeFile | None:
+    """Return the file that a command runs from a directory; None where it names none of there."""
+    module = module_in(command, directory)
+    if module:
+        return CodeFile(Path(os.path.realpath(directory), module), module)
+    word = script_in(command)
+    return _file(directory, word) if word else None
+
+
+def _file(directory: Path, word: str) -> CodeFile:
     # Unlike `Path.resolve`, this takes a link to itself: whoever opens that hears what is wrong.
-    path = Path(os.path.realpath(Path(directory or spec.directory, word)))
-    return CodeFile(path, Path(word).name)
+    return CodeFile(Path(os.path.realpath(directory / word)), Path(word).name)
 
 
 def word_of(spec: JobSpec) -> str:
@@ -93,8 +108,82 @@ def script_in(command: Sequence[str]) -> str:
     return next((word for option, word in words if word.endswith(".py") and option != "-c"), "")
 
 
+def module_in(command: Sequence[str], folder: Path) -> str:
+    """Return the file in a folder that `python -m MODULE` runs; empty where there is none.
+
+    A package comes before a module of its name, and that before a folder that is no package.
+    """
+    files = module_files(command)
+    if files and not Path(folder, files[0]).with_name("__init__.py").is_file():
+        files = files[::-1]
+    return next((name for name in files if Path(folder, name).is_file()), "")
+
+
+def module_files(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of which `python -m MODULE` runs one; none for other commands.
+
+    None as well where Python would not find a copy of them in another folder.
+
+    >>> module_files(("python", "-u", "-m", "flights.train", "--rate", "1"))
+    ('flights/train/__main__.py', 'flights/train.py')
+    >>> module_files(("python", "-E", "-m", "flights.train"))
+    ()
+    """
+    module = word_after("-m", command)
+    options = command[1 : command.index(module)] if module else ()
+    parts = module.split(".")
+    if any(map(_ALONE.match, options)) or not all(map(_may_be_named, parts)):
+        return ()
+    path = "/".join(parts)
+    return f"{path}/__main__.py", f"{path}.py"
+
+
+def word_after(option: str, command: Sequence[str]) -> str:
+    """Return the word after an option of Python; empty for other programs, and without the option.
+
+    What stands behind a script or a module is theirs.
+
+    >>> word_after("-m", ("python3", "-um", "flights")), word_after("-m", ("python", "a.py", "-m", "b"))
+    ('flights', '')
+    """
+    if not command or "python" not in Path(command[0]).name:
+        return ""
+    words = iter(command[1:])
+    for word in words:
+        program = _PROGRAM.fullmatch(word)
+        if program or not word.startswith("-"):
+            return next(words, "") if program and program[1] == option[1:] else ""
+        if word in _WITH_A_VALUE:
+            next(words, "")
+    return ""
+
+
+def code_folder(spec: JobSpec) -> Path:
+    """Return the folder that the modules of a job are imported from, where it runs.
+
+    That is the directory in which it works; of a bundle its own, since there they may have changed.
+    """
+    if not spec.bundle:
+        return Path.cwd()
+    first = Path(spec.env.get("PYTHONPATH", "").partition(os.pathsep)[0])
+    if not spec.file and module_in(spec.command, first):
+        return first
+    return Path(word_of(spec)).parent
+
+
+def is_in(files: Container[str], spec: JobSpec) -> bool:
+    """Return whether the file that a job runs is one of these files of its code."""
+    names = () if spec.file else module_files(spec.command)
+    return any(name in files for name in (*names, Path(word_of(spec)).name))
+
+
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
     """Return the spec of a job whose code was put into another folder."""
+    if not spec.file and module_in(spec.command, folder):
+        inherited = (os.environ | spec.env).get("PYTHONPATH")
+        path = os.pathsep.join(filter(None, (str(folder), inherited)))
+        command = (spec.command[0], SAFE_PATH, *spec.command[1:])
+        return replace(spec, command=command, env={**spec.env, "PYTHONPATH": path})
     word = word_of(spec)
     if not word:
         return spec
@@ -147,8 +236,9 @@ class Code:
         if named:
             rest = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
             sentences.append(
-                f"not sent with the code: {', '.join(named[:_MOST_NAMED])}{rest}: each host that "
-                "runs it needs them at this path; or name data by URL, and small files by --include"
+                f"not sent with the code: {', '.join(named[:_MOST_NAMED])}{rest}: put a copy at the "
+                "same path on each host that runs the job, name data by URL, or send small files "
+                "beside the code with --include NAME"
             )
         using = sorted(name for name, tree in self._trees.items() if _uses_file(tree))
         if using:
@@ -167,7 +257,7 @@ class Code:
         return {name: file for file, tree in self._trees.items() for name in _variables(tree)}
 
     def _named_files(self, spec: JobSpec) -> Iterator[str]:
-        """The files and folders beside the code that a literal of it, or an option, names."""
+        """The files and folders that a literal of the code, or an option, names, by absolute path."""
         folder, seen = self.source.folder, set[Path]()
         options = [*spec.parameters.values(), *spec.command[1:]]
         literals = (text for tree in self._trees.values() for text in _literals(tree))
@@ -180,7 +270,7 @@ class Code:
                     break
                 seen.add(path.resolve())
                 size = f" ({format_bytes(path.stat().st_size)})" if path.is_file() else ""
-                yield f"{text}{size}"
+                yield f"{os.path.abspath(path)}{size}"
                 break
 
     def _includes(self, path: Path) -> bool:
@@ -204,6 +294,8 @@ def collect(source: CodeFile, include: Sequence[str] = (), *, limit_bytes: int) 
     code, remaining = Code(source), limit_bytes
     folder = _Folder(source.folder)
     waiting = [source.name, *_included(folder, include)]
+    if "/" in source.name:  # of its package all modules are sent
+        waiting += _find(folder, source.name.removesuffix(".py").replace("/", "."))
     while waiting:
         name = waiting.pop()
         if name in code.sizes:
@@ -382,10 +474,13 @@ def _uninstalled_place(module: str, folder: Path) -> str:
 def parts_of_brim(tree: ast.Module) -> set[str]:
     """Return the names of brim that a file visibly uses, such as `join` of `brim.join(…)`.
 
+    `brim` itself may come by a star, from a module that imports it.
+
     >>> found = [parts_of_brim(ast.parse(code)) for code in (
-    ...     "import brim.data; brim.join(m, o)", "from brim.keras import fit", "','.join(a)")]
+    ...     "import brim.data; brim.join(m, o)", "from brim.keras import fit", "','.join(a)",
+    ...     "from tools import *; brim.join(m, o)")]
     >>> [sorted(parts) for parts in found]
-    [['data', 'join'], ['keras'], []]
+    [['data', 'join'], ['keras'], [], ['join']]
     """
     names, found = set[str](), set[str]()
     for node in ast.walk(tree):
@@ -400,6 +495,8 @@ def parts_of_brim(tree: ast.Module) -> set[str]:
                 top, _, part = module.partition(".")
                 parts = {part.partition(".")[0]} if part else {alias.name for alias in imported}
                 found |= parts if top == "brim" else set()
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            names.add("brim")
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=part) if name in names:

@@ -7,17 +7,27 @@ policy. Entry points of other packages add to `brim simulate` alone (`plugins.py
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Iterator, Mapping
 
 from brim.domain.schedule import Policy
+from brim.errors import SpecError
+from brim.host.installation import command_for
 from brim.policies.brim import brim
 from brim.user_code.plugins import BASELINES, own_plugins
+
+_SOLVER = "highspy"
+_SOLVED = frozenset({"chronus", "lyra", "sia"})  # by programmes
 
 
 class _Policies(Mapping[str, Policy]):
     """A mapping that imports a published policy when it is asked for."""
 
     def __getitem__(self, name: str) -> Policy:
+        """Raises SpecError where the policy needs a package that is not installed."""
+        if name in _SOLVED and importlib.util.find_spec(_SOLVER) is None:
+            need, hint = "the extra 'simulate'", command_for("simulate")
+            raise SpecError(f"policy {name}", got=f"no package {_SOLVER}", need=need, hint=hint)
         return brim if name == "brim" else _published(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -66,11 +66,19 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
 
 
+class WorkerStack(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a worker's Python code, as in a traceback; empty: it did not answer."""
+
+    worker: str
+    stack: str
+
+
 class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     """An online service.
 
     Args:
         address: of its front.
+        tls: its front speaks HTTPS.
         load: what is measured: `requests`, `cpu`, or a URL.
         per_replica: the load that one replica takes.
         minimum, maximum: replicas.
@@ -78,7 +86,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
         foreseen: the most that is expected until another replica could be ready.
         notice: seconds that one takes, as it was seen to, with the time for which others give way.
         wanted: replicas that it is to have.
-        ready: replicas that take requests.
+        ready: replicas that take requests; None: this scheduler has not looked yet.
         requests, retries, errors: that its front has counted since it began: all requests, tries of
             another replica, and answers with a status from 500.
         problem: what is in the way of its front, or of its load.
@@ -93,12 +101,18 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     foreseen: float | None
     notice: float
     wanted: int
-    ready: int
+    ready: int | None
     replicas: list[ReplicaView]
     requests: int = 0
     retries: int = 0
     errors: int = 0
     problem: str = ""
+    tls: bool = False
+
+    @property
+    def url(self) -> str:
+        """Return the address as people type it, with the scheme where that is not HTTP."""
+        return f"https://{self.address}" if self.tls else self.address
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,9 +134,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             done.
         attained_seconds: worker-seconds that it has had.
         problem: why its processes ended last, where that was one.
-        waits: why it has no workers though devices are free: it is exact, and they are of another
-            kind, or of too many; or others are to end first, a moment is to come, or it is not its
-            turn in its array; empty otherwise.
+        waits: why it has no workers: others hold the devices, and when it is expected to begin; or it
+            is exact, and free devices are of another kind, or of too many; or others are to end
+            first, a moment is to come, or it is not its turn in its array; empty otherwise.
         array: the id of the first job of its array; empty where it belongs to none.
         index: its own in the array.
         retries: starts after a failure, of those that its owner allows.
@@ -213,12 +227,20 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantView(Quota, frozen=True, kw_only=True):
-    """The quota of a tenant, and what it holds now, of which some may be borrowed."""
+    """The quota of a tenant, and what it holds now, of which some may be borrowed.
+
+    Args:
+        lately: devices that it has borrowed lately, on average over the half-life of the cluster's
+            description; None where that has none.
+        lately_share: of what all tenants have borrowed lately, from 0 to 1; None as above.
+    """
 
     tenant: str
     holds: int
     borrows: int
     jobs: int
+    lately: float | None = None
+    lately_share: float | None = None
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +253,8 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
         used_seconds: for which its jobs held devices.
         owned_seconds, borrowed_seconds, lent_seconds: of a tenant: its quota, what it held beyond
             that, and what others held of it; None for others.
+        lately, lately_share: of a tenant in the present month: see `TenantView`; None for others.
+        weight: of a tenant, where `lately` is there.
     """
 
     name: str
@@ -239,6 +263,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     owned_seconds: float | None = None
     borrowed_seconds: float | None = None
     lent_seconds: float | None = None
+    lately: float | None = None
+    lately_share: float | None = None
+    weight: float | None = None
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):

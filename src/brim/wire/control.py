@@ -93,7 +93,14 @@ class _AnyAnswer(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class _StacksAnswer(_AnyAnswer, frozen=True):
+    """The answer to a question for stacks: nothing but texts, since the master may be a tenant's."""
+
+    status: dict[str, str] = {}
+
+
 _answer_codec: Codec[_AnyAnswer] = Codec(_AnyAnswer)
+_stacks_codec: Codec[_StacksAnswer] = Codec(_StacksAnswer)
 
 
 def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
@@ -103,7 +110,12 @@ def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
         reply = _answer_codec.decode(answer)
         return Answer(ok=reply.ok, detail=reply.detail[:_LONGEST_DETAIL])
 
-    return _answer.decode if question.verb == "status" else decode
+    def decode_stacks(answer: bytes) -> Answer:
+        reply = _stacks_codec.decode(answer)
+        return Answer(ok=reply.ok, detail=reply.detail[:_LONGEST_DETAIL], status=dict(reply.status))
+
+    decoders = {"status": _answer.decode, "stacks": decode_stacks}
+    return decoders.get(question.verb, decode)
 
 
 Conversation = Callable[[AsyncIterator[FromAgent], "Reply"], Awaitable[None]]

@@ -8,8 +8,9 @@ import os
 import pwd
 import socket
 import stat
+import sys
 from collections.abc import Iterator
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from brim.domain.options import PORTS_VARIABLE, read_ports
 from brim.errors import EnvironmentFault
@@ -149,19 +150,6 @@ def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def is_address(host: str) -> bool:
-    """Return whether this is an address, which leads to one host, and no name.
-
-    >>> is_address("10.0.0.7"), is_address("fd77::1"), is_address("job-7-master")
-    (True, True, False)
-    """
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def is_of_one_link(host: str) -> bool:
     """Return whether an address holds on one link alone, by a name that each host has for it.
 
@@ -225,7 +213,7 @@ def holder_of(port: int) -> str:
 
     Processes of other accounts are told by their account alone.
     """
-    found = dict(_listeners(port))
+    found = {inode: account for inode, account, _ in _listeners(port)}
     if not found:
         return ""
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -234,14 +222,61 @@ def holder_of(port: int) -> str:
     return f"a process of {_account(next(iter(found.values())))}"
 
 
-def _listeners(port: int) -> Iterator[tuple[str, int]]:
-    """Yield inode and account number of each socket that listens on the port."""
+def foreign_listener(host: str, port: int) -> str:
+    """Name the other account that takes the calls to a TCP port of this host; empty: none does.
+
+    Root may listen anywhere, and may start its processes as anyone.
+
+    Args:
+        host: name or address of this host that is called. Another account may listen on the same
+            port of another address.
+    """
+    if not os.geteuid():
+        return ""
+    ranks = [(_rank(host, address), account) for _, account, address in _listeners(port)]
+    nearest = min((rank for rank, _ in ranks if rank is not None), default=None)
+    own = {0, os.geteuid()}
+    strangers = [account for rank, account in ranks if rank == nearest and account not in own]
+    return _account(strangers[0]) if nearest is not None and strangers else ""
+
+
+def _rank(host: str, address: IPv4Address | IPv6Address) -> int | None:
+    """Return how near to a host's address one is that somebody listens on; None: not of it.
+
+    The kernel gives a call to the nearest, so who listens on all addresses may get none.
+    """
+    try:
+        called = ip_address(host.partition("%")[0])
+    except ValueError:  # a name: it may stand for each of them
+        return 0
+    if address == called:
+        return 0
+    if not address.is_unspecified or address.version < called.version:
+        return None
+    return 1 if address.version == called.version else 2
+
+
+def _listeners(port: int) -> Iterator[tuple[str, int, IPv4Address | IPv6Address]]:
+    """Yield inode, account number and address of each socket that listens on the port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in read_proc(table).splitlines()[1:]:
                 _, local, _, state, _, _, _, account, _, inode, *_ = line.split()
-                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
-                    yield f"socket:[{inode}]", int(account)
+                host, _, number = local.rpartition(":")
+                if state == _LISTENS and int(number, 16) == port:
+                    yield f"socket:[{inode}]", int(account), _address_of(host)
+
+
+def _address_of(words: str) -> IPv4Address | IPv6Address:
+    """Read an address of the kernel's tables: words of 4 bytes, each as the processor has it.
+
+    >>> _address_of(socket.inet_aton("127.0.0.1")[:: -1 if sys.byteorder == "little" else 1].hex())
+    IPv4Address('127.0.0.1')
+    """
+    order = -1 if sys.byteorder == "little" else 1
+    packed = b"".join(bytes.fromhex(words[k : k + 8])[::order] for k in range(0, len(words), 8))
+    found = ip_address(packed)
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def _sockets_of(pid: str) -> set[str]:

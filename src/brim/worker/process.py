@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from brim.errors import InternalError
 from brim.host.process import print_by_line
+from brim.tensors.compiled import run_scripted_as_written
 from brim.tensors.memory import give_back, keep_what_is_freed
 from brim.train.context import WorkerContext, context_from_environment, import_own_code
 from brim.train.entry.imports import be_script
 from brim.train.entry.training_file import Prepared, load, train, warm_up
 from brim.train.failures import report
 from brim.train.inference.job import Task, infer
+from brim.user_code.python_program import PythonProgram, program_of
 from brim.worker import dynamo, warm
 from brim.worker.gpus import hide_gpus, take_own_gpu
 from brim.worker.warm import FileAndData
@@ -27,6 +28,8 @@ from brim.worker.warm import FileAndData
 def run_file(prepared: Prepared | Task | FileAndData | None, context: WorkerContext) -> int:
     """Do a job's work with a training file (level 1); the exit status."""
     spec = context.spec
+
+    run_scripted_as_written()
 
     def work() -> None:
         torch.set_num_threads(
@@ -47,19 +50,19 @@ def run_file(prepared: Prepared | Task | FileAndData | None, context: WorkerCont
     return _guarded(context, work)
 
 
-def run_script(command: Sequence[str], context: WorkerContext) -> int:
-    """Run the user's own loop (level 2), `python script.py arguments…`, in this process."""
+def run_script(program: PythonProgram, context: WorkerContext) -> int:
+    """Run the user's own loop (level 2) in this process."""
     torch.set_num_threads(context.spec.threads)
+    run_scripted_as_written()  # before the script calls any: it may do so twice before it joins
     from brim.train.entry import join
 
     join.born_with(context)
-    be_script(
-        command, context.spec.seed
-    )  # what it draws before it joins must be the same on all workers
+    # What it draws before it joins must be the same on all workers.
+    be_script(program, context.spec.seed)
 
     def work() -> None:
         try:
-            runpy.run_path(command[1], run_name="__main__")
+            program.run()
         except SystemExit as leaving:
             if leaving.code not in (None, 0) or join.has_left():
                 raise
@@ -103,9 +106,8 @@ def main() -> None:
     print_by_line()
     dynamo.defer()
     import_own_code(context.spec)
-    status = (
-        run_file(None, context) if context.spec.file else run_script(context.spec.command, context)
-    )
+    program = program_of(context.spec)
+    status = run_script(program, context) if program else run_file(None, context)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -42,8 +42,16 @@ from brim.train.context import (
     import_own_code,
     shared_environment,
 )
+from brim.user_code.python_program import program_of
 from brim.wire.frames import FrameBuffer, frame
-from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
+from brim.wire.messages import (
+    Codec,
+    TemplateMessage,
+    TemplateReady,
+    WorkerForked,
+    WorkerMessage,
+    failure_of,
+)
 from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import WORKER as AS_WORKER
 from brim.wire.run_identity import is_encrypted, run_identity
@@ -112,6 +120,7 @@ class TemplateProcess:
         """Serve until the agent is gone."""
         try:
             self._spec = with_code_in_place(Path(self._run_dir), self._spec)
+            os.environ |= self._spec.env  # which says where a module of that code is
             import_own_code(self._spec)
             self._prepare()
         except BrimError as error:
@@ -127,9 +136,8 @@ class TemplateProcess:
         if self._spec.restart:
             self._method = "fork"  # there is nothing to load
             return
-        if self._spec.start_method == "spawn" or not (
-            self._spec.file or runs_python(self._spec.command)
-        ):
+        program = program_of(self._spec)
+        if self._spec.start_method == "spawn" or not (self._spec.file or program):
             return
         with _collecting_nothing():
             from brim.train.entry import imports
@@ -138,9 +146,9 @@ class TemplateProcess:
             if self._spec.device == "cpu":
                 gpus.hide_gpus()
             warm.import_torch()
-            if self._spec.command and self._begin_again:
+            if program and self._begin_again:
                 with gpus.gpus_untouched():
-                    imports.import_ahead(self._spec.command, self._spec.seed)
+                    imports.import_ahead(program, self._spec.seed)
         with gpus.gpus_untouched():
             if self._spec.file:
                 self._prepared = warm.prepare_file(self._spec)
@@ -245,12 +253,17 @@ class TemplateProcess:
 
         if self._inherited is not None:
             self._inherited.make_own()
-        if self._spec.file:
-            return worker.run_file(self._prepared, context)
-        return worker.run_script(self._spec.command, context)
+        program = program_of(self._spec)
+        if program:
+            return worker.run_script(program, context)
+        return worker.run_file(self._prepared, context)
 
-    def _execute(self, birth: _Birth) -> None:
-        """Become a new program, which finds its context in the environment."""
+    def _execute(self, birth: _Birth) -> NoReturn:
+        """Become a new program, which finds its context in the environment.
+
+        Raises:
+            SystemExit: it cannot be started; the agent was told why.
+        """
         os.environ |= environment_for(
             worker=birth.worker,
             place=birth.place,
@@ -269,10 +282,30 @@ class TemplateProcess:
         for descriptor in (*single, *birth.board):
             os.set_inheritable(descriptor, True)
         command = self._spec.command
-        if not command or runs_python(command):
+        if not command or program_of(self._spec):
             python = command[0] if command else sys.executable
             command = tuple(run_module("brim.worker.process", python=python))
+        become_program(command, birth.link)
+
+
+def become_program(command: tuple[str, ...], link: int) -> NoReturn:
+    """Become a program; where that is impossible, tell the agent: another start would not help.
+
+    Args:
+        link: descriptor of the worker's socket to its agent.
+
+    Raises:
+        SystemExit: it cannot be started.
+    """
+    try:
         os.execvp(command[0], command)
+    except OSError as error:
+        from brim.launch.member import not_started
+
+        failure = failure_of(not_started(command[0], error))
+        with socket.socket(fileno=link) as agent:
+            agent.sendall(frame(Codec[WorkerMessage](WorkerMessage).encode(failure)))
+        raise SystemExit(1) from error
 
 
 def _fork_for_another_parent() -> tuple[int, int] | None:
@@ -315,21 +348,6 @@ def _end_of(birth: _UnderWay, reader: int) -> int:
     if not pid:
         raise OSError(f"{birth.worker} cannot be forked")
     return pid
-
-
-def runs_python(command: Sequence[str]) -> bool:
-    """Return whether a command is `python script.py …`.
-
-    A fork of this process can run such a command as well.
-
-    >>> runs_python(["python3", "loop.py"]), runs_python(["python", "-m", "loop"]), runs_python(["bash", "run.sh"])
-    (True, False, False)
-    """
-    return (
-        len(command) > 1
-        and Path(command[0]).name.startswith("python")
-        and command[1].endswith(".py")
-    )
 
 
 def main() -> None:

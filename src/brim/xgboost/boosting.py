@@ -53,7 +53,7 @@ def skeleton_of(
         }
         if classes > 1:
             parameters["num_class"] = classes
-        raw: bytearray = xgb.train(parameters, tiny, 1).save_raw("json")
+        raw: bytearray = xgb.train(parameters, tiny, 1).save_raw("ubj")
     except (xgb.core.XGBoostError, ValueError, TypeError) as error:
         raise SpecError(
             "params", got=str(dict(settings.tree)), need=f"what XGBoost takes ({reason_of(error)})"
@@ -203,7 +203,7 @@ class Boosting:
         if self._read == self._count:
             return
         booster = self._booster[self._read :] if self._read else self._booster
-        trees = trees_in(booster.save_raw("json"))
+        trees = trees_in(booster.save_raw("ubj"))
         self._read = self._count
         classes = self._settings.objective.margins
         self._untaken += [

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brim.domain.quantities import counted
 from brim.errors import NO_SUCH_FILE, SpecError, did_you_mean
 from brim.host.installation import command_for
 from brim.storage.files import nearby
@@ -219,7 +220,9 @@ class Rows:
         for name, values in (("label", label), ("weight", weight)):
             if values is not None and len(values) != len(features):
                 raise SpecError(
-                    name, got=f"{len(values)} values", need=f"one for each of {len(features)} rows"
+                    name,
+                    got=counted(len(values), "value"),
+                    need=f"one for each of {counted(len(features), 'row')}",
                 )
         return features, label, weight
 
@@ -525,7 +528,7 @@ def check_size(subject: str, table: Rows | Files, size: int, *, is_ranked: bool)
         raise SpecError(
             f"{subject}: queries",
             got=str(len(queries)),
-            need=f"at least one for each of {size} workers",
+            need=f"at least one for each of {counted(size, 'worker')}",
             hint=f"--workers {len(queries)}",
         )
     if total > MOST_ROWS:
@@ -539,7 +542,7 @@ def check_size(subject: str, table: Rows | Files, size: int, *, is_ranked: bool)
         raise SpecError(
             f"{subject}: rows",
             got=str(total),
-            need=f"at least one for each of {size} workers",
+            need=f"at least one for each of {counted(size, 'worker')}",
             hint="--workers 1" if total else "",
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.host.clock import monotonic
 from brim.wire.reporting import progress
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _BATCH = 0.5  # seconds of the rounds that are compared and kept at once
 _MOST_IN_BATCH = 256
 _MOST_ROUNDS = 1_000_000
-_FORMAT = 1  # of what is kept: another one begins anew
+_FORMAT = 2  # of what is kept: another one begins anew
 _TERMINATED = 128 + signal.SIGTERM  # exit status of a process that was asked to end
 
 
@@ -404,6 +405,6 @@ def _check(data: Any, rounds: Any, evals: Sequence[tuple[Any, str]], patience: i
     if patience is not None and (not evals or isinstance(patience, bool) or patience < 1):
         raise SpecError(
             "early_stopping_rounds",
-            got=f"{patience!r} with {len(evals)} tables in evals",
+            got=f"{patience!r} with {counted(len(evals), 'table')} in evals",
             need="a whole number from 1, and a table",
         )

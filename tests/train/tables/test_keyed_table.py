@@ -170,7 +170,9 @@ def test_rows_without_optimizer_state_are_fresh() -> None:
 def test_an_oversized_state_is_refused() -> None:
     large, small = table(Rules(5000)), table(Rules(10))
     update(large, keys(*range(3000)), step=1)
-    with pytest.raises(SpecError, match="limit=10 of embedding 'rows': got a state with 3000 rows"):
+    with pytest.raises(
+        SpecError, match="limit=10 of embedding 'rows': got a state with 3,000 rows"
+    ):
         small.fill(large.get(1), {"sum": 0.0})
 
 

@@ -21,14 +21,24 @@ from brim.scheduler.cluster_file import cluster_spec
 from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.telemetry.history import read_history
+from brim_lab.chaos.answers import TryOutcome, before_a_front, requests_are_answered
 from brim_lab.chaos.census import Census, Recount, take_census
 from brim_lab.chaos.cluster_promises import (
     database_is_sound,
     job_is_whole,
     journal_replays,
+    service_is_gone,
     state_is_whole,
 )
-from brim_lab.chaos.deeds import ON_JOB, ON_PROCESSES, SUBMITS, Deed, DeedKind, describe_deed
+from brim_lab.chaos.deeds import (
+    ON_JOB,
+    ON_PROCESSES,
+    ON_SERVICE,
+    SUBMITS,
+    Deed,
+    DeedKind,
+    describe_deed,
+)
 from brim_lab.chaos.judging import (
     Span,
     deadlines_are_kept,
@@ -40,13 +50,26 @@ from brim_lab.chaos.keeper import Keeper
 from brim_lab.chaos.promises import why_none_replayed
 from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim_lab.chaos.surroundings import Surroundings
-from brim_lab.chaos.user import User
+from brim_lab.chaos.user import PER_REPLICA, User
 from brim_lab.driver import send
 
 _POLL = 0.02
 _GRACE = "10s"
 _TO_CLEAN_UP = 15.0  # seconds that the last process may outlive the scheduler
+_TO_BE_WHOLE = 30.0  # seconds for a service to have its replicas once everything is left alone
+_LATELY = 3.0  # seconds within which each replica of a service that is whole has answered
+# What a service may do to a deadline that was promised to a job of lower priority.
+_TAKES_DEVICES = ("submitted", "scaled", "resized")
 _ENDS_SCHEDULER = frozenset({DeedKind.KILL_SCHEDULER, DeedKind.KILL_EVERYTHING})
+_ENDS_REPLICAS = frozenset(
+    {
+        DeedKind.KILL_REPLICA,
+        DeedKind.KILL_WORKER,
+        DeedKind.KILL_AGENT,
+        DeedKind.KILL_NODE,
+        DeedKind.KILL_EVERYTHING,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +138,7 @@ def run_cluster_trial(
     if not broken:
         shutil.rmtree(directory)
     seconds = SystemClock().now() - started
+    attempts = [attempt for load in run.user.loads.values() for attempt in load.attempts]
     return Result(
         trial=trial,
         broken=tuple(broken),
@@ -122,6 +146,8 @@ def run_cluster_trial(
         lives=run.keeper.lives,
         strikes=strikes,
         still_eager=still_eager,
+        requests=sum(attempt.outcome is TryOutcome.RIGHT for attempt in attempts),
+        tries=len(attempts),
     )
 
 
@@ -145,6 +171,8 @@ class _Running:
         self.recount = Recount(self.trial.devices)
         self.waiting = list(self.trial.deeds)
         self.stopped: list[tuple[float, int]] = []
+        self.left_alone = math.inf  # since when nothing is done to services any more
+        self.ended_services: dict[int, str] = {}  # what each lacked
         self.submitted = 0
         self.census = Census()
 
@@ -175,12 +203,13 @@ class _Running:
                 if self._perform(deed):
                     self.waiting.remove(deed)
             if self._is_over():
-                return self.keeper.failures
+                return [*self.keeper.failures, *filter(None, self.ended_services.values())]
             time.sleep(_POLL)
         unfinished = [view.job for view in self.user.views.values() if not view.has_ended]
         busy = f" and {self.user.pending}" if self.user.pending else ""
         return [
             *self.keeper.failures,
+            *filter(None, self.ended_services.values()),
             f"it had not ended by its deadline: {', '.join(unfinished)}{busy}",
         ]
 
@@ -190,13 +219,53 @@ class _Running:
         ):
             return False
         views = self.user.views
-        return {*self.user.ids.values()} <= views.keys() and all(
-            view.has_ended for view in views.values()
+        are_known = {*self.user.ids.values()} <= views.keys()
+        have_ended = are_known and all(view.has_ended or view.service for view in views.values())
+        for load in self.user.loads.values():  # else a service may leave no room for what is left
+            load.rests = not (have_ended or self.waiting)
+        return have_ended and (not self.user.loads or self._services_are_over())
+
+    def _services_are_over(self) -> bool:
+        """End each service as soon as it is whole; return whether all have ended."""
+        if self.waiting or self.stopped:
+            return False
+        now = self.clock.now()
+        self.left_alone = min(self.left_alone, now)
+        for index, load in self.user.loads.items():
+            if index in self.ended_services:
+                continue
+            lack = self._lack_of(index)
+            if lack and now < self.left_alone + _TO_BE_WHOLE:
+                return False
+            self.ended_services[index] = lack and f"{lack}, {_TO_BE_WHOLE:.0f} s after all faults"
+            load.close()
+            self.user.ask(Deed(kind=DeedKind.CANCEL, at=0.0, job=index))
+        return all(
+            self.user.has_ended(self.user.ids[index])
+            and not self.census.fronts.get(self.user.ids[index])
+            for index in self.ended_services
+        )
+
+    def _lack_of(self, index: int) -> str:
+        """Say what a service lacks of the replicas that its load needs; empty where it has them."""
+        job, load = self.user.ids[index], self.user.loads[index]
+        view = self.user.views[job]
+        assert view.service is not None
+        service, processes = view.service, len(self.census.replicas.get(job, []))
+        needed = min(service.maximum, max(service.minimum, math.ceil(load.rate / PER_REPLICA)))
+        ready = {replica.replica for replica in service.replicas if replica.state == "ready"}
+        answering = load.replicas_since(self.clock.wall() - _LATELY)
+        counts = {len(ready), service.ready, service.wanted, view.workers, processes}
+        if counts == {service.wanted} and service.wanted >= needed and answering == ready:
+            return ""
+        return (
+            f"{job} has {view.workers} workers, {processes} replicas, {', '.join(sorted(ready))} of "
+            f"{service.wanted} ready, {needed} needed, answers of {', '.join(sorted(answering))}"
         )
 
     def _look(self) -> None:
         self.census = take_census(self.surroundings.driver.mark, self.state)
-        self.recount.add(self.census)
+        self.recount.add(self.census, now=self.clock.now())
         self._let_go_on(self.clock.now())
         self.keeper.poll(told_to_go=self.user.going_down)
 
@@ -216,6 +285,8 @@ class _Running:
         if deed.kind in ON_JOB:
             if deed.job not in self.user.ids:
                 return False
+            if deed.kind in ON_SERVICE and not self._has_answered(deed.job):
+                return False
             if self.user.has_ended(self.user.ids[deed.job]):
                 return True
         if deed.kind in ON_PROCESSES and not self._strike(deed):
@@ -224,6 +295,9 @@ class _Running:
             self.user.ask(deed)
         self.struck.append((self.clock.wall(), deed))
         return True
+
+    def _has_answered(self, service: int) -> bool:
+        return service in self.user.loads and bool(self.user.loads[service].attempts)
 
     def _strike(self, deed: Deed) -> bool:
         """Stop or kill the processes that a deed is aimed at; return whether there were any."""
@@ -253,6 +327,10 @@ class _Running:
                 return self.census.masters.get(job, [])
             case DeedKind.KILL_WORKER:
                 return self.census.workers.get(job, [])[-1:]
+            case DeedKind.KILL_REPLICA:
+                return self.census.replicas.get(job, [])[-1:]
+            case DeedKind.KILL_FRONT:
+                return self.census.fronts.get(job, [])
             case _:
                 raise InternalError(f"{deed.kind} hits no process")
 
@@ -276,7 +354,23 @@ class _Running:
         database = Database(self.state / "scheduler.db")
         book = Book(database)
         stories = book.stories()
+        services = [self.user.ids[index] for index in self.user.loads]
         applied = [moment for moment, deed in self.struck if deed.kind is DeedKind.APPLY]
+        applied += [
+            line.at
+            for id in services
+            for line in stories.get(id, ())
+            if line.event in _TAKES_DEVICES
+        ]
+        losses = list(self._losses_of_fronts())
+        for index, load in self.user.loads.items():
+            id, pauses = self.user.ids[index], self.user.pauses[index]
+            broken += service_is_gone(self.jobs / id, load.port)
+            unopened = before_a_front(load.attempts, self.keeper.absences)
+            problems = requests_are_answered(
+                load.attempts, [*losses, *unopened], pauses, self._deaths_of_replicas()
+            )
+            broken += [f"{id}: {problem}" for problem in problems]
         broken += [
             *nobody_is_forgotten(self.user.acknowledged, book.jobs),
             *stories_make_sense(stories, book.jobs),
@@ -295,7 +389,23 @@ class _Running:
         found = {}
         for path in self.jobs.iterdir() if self.jobs.is_dir() else ():
             found[path.name] = [(step.at, step.step) for step in read_history(path).steps]
+        for index, load in self.user.loads.items():  # each answer is a step
+            ends = [tried.end for tried in load.attempts if tried.outcome is TryOutcome.RIGHT]
+            found[self.user.ids[index]] = [(end, n) for n, end in enumerate(sorted(ends), 1)]
         return found
+
+    def _deaths_of_replicas(self) -> list[float]:
+        """Return when processes were killed with which replicas end."""
+        return [moment for moment, deed in self.struck if deed.kind in _ENDS_REPLICAS]
+
+    def _losses_of_fronts(self) -> Iterator[Span]:
+        """Yield when fronts were killed, or had to end, and from when on they could be started."""
+        for moment, deed in self.struck:
+            if deed.kind in (DeedKind.KILL_FRONT, DeedKind.KILL_EVERYTHING):
+                yield moment, moment
+        for moment in self.user.downs:
+            ends = [end for _, end in self.keeper.absences if end >= moment]
+            yield moment, min(ends, default=math.inf)
 
     def _disturbances(self) -> Iterator[Span]:
         yield from (*self.keeper.absences, *self.user.short)
@@ -310,13 +420,14 @@ class _Running:
     def strikes(self) -> Iterator[Strike]:
         """Yield each deed with the time for which its job, or all jobs, stood still."""
         commits = self._commits()
+        services = {self.user.ids[index] for index in self.user.loads}
         ends = [*(moment for moment, _ in self.struck), math.inf][1:]
         for (moment, deed), end in zip(self.struck, ends, strict=True):
             job_struck = self.user.ids.get(deed.job, "") if deed.kind in ON_JOB else ""
             times = sorted(
                 committed_at
                 for job, done in commits.items()
-                if job_struck in ("", job)
+                if job_struck == job or (not job_struck and job not in services)
                 for committed_at, _ in done
             )
             yield Strike(deed.kind, describe_deed(deed), longest_pause(times, moment, end))

@@ -14,6 +14,7 @@ from brim.domain.lifecycle import Phase
 from brim.domain.scheduled_job import ScheduledJob
 from brim.scheduler.replay import replay
 from brim.storage.database import Database
+from brim.wire.listening import holder_of
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
     result_is_the_calm_one,
@@ -34,6 +35,7 @@ _EXPECTED_FILES = {
     "tenant-tokens.json",
     "jobs",
     "nodes",
+    "services",
     ".scheduler.lock",
 }
 
@@ -54,6 +56,14 @@ def job_is_whole(run_dir: Path, record: ScheduledJob, calm: Mapping[int, Calm]) 
         *brim_did_not_stumble(logs),
     ]
     return [f"{record.id}: {problem}" for problem in broken]
+
+
+def service_is_gone(run_dir: Path, port: int) -> list[str]:
+    """A service that was cancelled has left its port, and none of its processes has stumbled."""
+    holder = holder_of(port)
+    broken = [f"port {port} is still taken, by {holder}"] if holder else []
+    broken += brim_did_not_stumble((run_dir / "logs").glob("[am]*.log"))
+    return [f"{run_dir.name}: {problem}" for problem in broken]
 
 
 def database_is_sound(path: Path) -> list[str]:
@@ -80,6 +90,7 @@ def state_is_whole(state: Path) -> list[str]:
     leftovers = [
         f"left behind: {path.name}" for path in state.iterdir() if path.name not in _EXPECTED_FILES
     ]
+    leftovers += [f"left behind: services/{path.name}" for path in state.glob("services/*")]
     return leftovers + brim_did_not_stumble(
         [state / "scheduler.log", *state.glob("nodes/*/node.log")]
     )

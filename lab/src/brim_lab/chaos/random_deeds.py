@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from brim.domain.job import WorkerRange
-from brim_lab.chaos.deeds import ON_JOB, ON_PROCESSES, Deed, DeedKind
+from brim_lab.chaos.deeds import ON_JOB, ON_PROCESSES, ON_SERVICE, Deed, DeedKind
 from brim_lab.chaos.random_faults import Draws
 
 _TENANTS = ("ads", "web")
@@ -19,6 +19,19 @@ _LAST = 12.0  # seconds within which everything strikes: a few short jobs run fo
 _ENDING = (DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
 _MOST_ENDINGS = 4
 _MOST_NODES = 3
+_RATES = (5, 15, 25)  # requests a second; one replica takes ten
+_TO_SERVICE = (
+    DeedKind.SUSPEND,
+    DeedKind.RESIZE,
+    DeedKind.RESTART,
+    DeedKind.KILL_SCHEDULER,
+    DeedKind.KILL_AGENT,
+    DeedKind.KILL_MASTER,
+    DeedKind.STOP_MASTER,
+    DeedKind.KILL_WORKER,
+    DeedKind.KILL_REPLICA,
+    DeedKind.KILL_FRONT,
+)
 _SECONDS = {
     DeedKind.SUSPEND: (0.5, 2.0, 4.0),
     DeedKind.DOWN: (0.2, 1.0),
@@ -58,8 +71,9 @@ def random_deeds(
     """
     draws = Draws(seed, 2)
     jobs = [_submission(draws, index, epochs, workers) for index in range(2 + draws.below(3))]
-    deed_kinds = [kind for kind in kinds if kind not in ON_PROCESSES]
-    struck = [kind for kind in kinds if kind in ON_PROCESSES]
+    on_training = [kind for kind in kinds if kind not in ON_SERVICE]
+    deed_kinds = [kind for kind in on_training if kind not in ON_PROCESSES]
+    struck = [kind for kind in on_training if kind in ON_PROCESSES]
     deeds = list(jobs)
     if deed_kinds:
         deeds += _drawn(
@@ -78,6 +92,59 @@ def random_deeds(
         for deed in deeds
     ]
     return tuple(sorted(deeds, key=lambda deed: deed.at))
+
+
+def beside_service(
+    deeds: Sequence[Deed], seed: int, *, kinds: Sequence[DeedKind], workers: WorkerRange
+) -> tuple[Deed, ...]:
+    """Return the deeds of a trial whose first job is a service.
+
+    Its load changes two or three times, and three to six further deeds are aimed at it.
+
+    Args:
+        deeds: as `random_deeds` has drawn them; their jobs are counted on.
+        kinds: to draw from.
+        workers: of the cluster; the service has one replica at least, and leaves a device if it can.
+
+    >>> from brim_lab.chaos.deeds import describe_deed
+    >>> deeds = beside_service([], 1, kinds=[DeedKind.KILL_FRONT], workers=WorkerRange.parse("1:4"))
+    >>> [describe_deed(deed) for deed in deeds][:2]
+    ['serve 1:3 of web at 0s', 'kill front of job 1 at 610ms']
+    """
+    draws = Draws(seed, 5)
+    most = min(workers.maximum, 2 + draws.below(max(1, workers.maximum - 2)))
+    service = Deed(
+        kind=DeedKind.SERVE,
+        at=0.0,
+        workers=WorkerRange(minimum=1, maximum=most),
+        tenant=draws.one_of(_TENANTS),
+    )
+    loads = [
+        Deed(
+            kind=DeedKind.ASK,
+            at=0.5 + draws.below(int(_LAST * 10)) / 10,
+            job=1,
+            rate=draws.one_of(_RATES),
+        )
+        for _ in range(2 + draws.below(2))
+    ]
+    further = _drawn(
+        draws,
+        [kind for kind in _TO_SERVICE if kind in kinds],
+        3 + draws.below(4),
+        1,
+        workers,
+        once={DeedKind.SUSPEND},
+        ends=sum(deed.kind in _ENDING for deed in deeds),
+    )
+    further = [
+        replace(deed, workers=WorkerRange(minimum=1, maximum=min(deed.workers.maximum, most)))
+        if deed.workers is not None
+        else deed
+        for deed in further
+    ]
+    moved = [replace(deed, job=deed.job + 1) if deed.job else deed for deed in deeds]
+    return tuple(sorted([service, *moved, *loads, *further], key=lambda deed: deed.at))
 
 
 def _submission(draws: Draws, index: int, epochs: int, limits: WorkerRange) -> Deed:
@@ -103,7 +170,9 @@ def _drawn(
     workers: WorkerRange,
     *,
     once: set[DeedKind],
+    ends: int = 0,
 ) -> list[Deed]:
+    """Draw deeds; `ends` says how many others end processes of jobs."""
     deeds: list[Deed] = []
     times = sorted(0.5 + draws.below(int(_LAST * 100)) / 100 for _ in range(count))
     for index, moment in enumerate(times):
@@ -111,7 +180,7 @@ def _drawn(
             moment = min(moment, deeds[-1].at + draws.below(30) / 100)
         used = [deed.kind for deed in deeds]
         possible = [kind for kind in kinds if kind not in once or kind not in used]
-        if sum(kind in _ENDING for kind in used) >= _MOST_ENDINGS:
+        if ends + sum(kind in _ENDING for kind in used) >= _MOST_ENDINGS:
             possible = [kind for kind in possible if kind not in _ENDING]
         if not possible:
             break

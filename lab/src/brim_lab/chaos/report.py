@@ -56,6 +56,7 @@ def as_plain(job: Job, results: Sequence[Result]) -> dict[str, Any]:
                 "seconds": round(result.seconds, 2),
                 "broken": list(result.broken),
                 **({"still_eager": result.still_eager} if result.still_eager else {}),
+                **({"requests": result.requests, "tries": result.tries} if result.tries else {}),
                 "repeat": result.trial.command(job),
             }
             for result in results
@@ -68,11 +69,16 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
     broken = [result for result in results if result.broken]
     seconds = [result.seconds for result in results]
     faults = sum(len(result.strikes) for result in results)
+    requests, tries = (
+        sum(getattr(result, name) for result in results) for name in ("requests", "tries")
+    )
+    about_requests = f" Services answered {requests:,} requests in {tries:,} tries." * bool(tries)
     lines = [
         f"{len(results)} runs with {faults} faults performed; in {len(broken)} of them a promise "
         "was broken. "
         f"A run took {statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f}); "
-        f"{sum(result.lives > 1 for result in results)} of them had more than one life.",
+        f"{sum(result.lives > 1 for result in results)} of them had more than one life."
+        f"{about_requests}",
         "",
         "*Pause*: the longest time without a commit that begins between a fault and the next one. "
         "It has the "

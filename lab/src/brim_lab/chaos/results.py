@@ -87,6 +87,7 @@ class Result:
         seconds: wall time.
         lives: how often the job, or the scheduler, was started.
         still_eager: why no step was replayed, where steps were to be; else empty.
+        requests, tries: to services, and how often these were sent in all.
     """
 
     trial: Trials
@@ -95,6 +96,8 @@ class Result:
     lives: int
     strikes: tuple[Strike, ...]
     still_eager: str = ""
+    requests: int = 0
+    tries: int = 0
 
 
 def why_nothing_replayed(results: Sequence[Result]) -> str:

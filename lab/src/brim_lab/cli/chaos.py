@@ -86,6 +86,11 @@ _SHARED = {
     help="Break a scheduler and a few jobs, on as many devices as the most of --workers.",
 )
 @option(
+    "--service",
+    is_flag=True,
+    help="Run an online service beside the jobs of --cluster, and break that as well.",
+)
+@option(
     "--nodes",
     type=Value(whole(minimum=1)),
     help="Give the cluster this many nodes. [default: as many as --faults names, else 1 to 3, "
@@ -113,6 +118,7 @@ def chaos(file: str, **values: Any) -> int:
     brim chaos job.py --hosts 2 --kinds cut,delay,kill
     brim chaos job.py --faults "kill everything at step 40"
     brim chaos job.py --cluster                      (a scheduler with a few such jobs)
+    brim chaos job.py --cluster --service            (and an online service beside them)
 
     The first run has the seed --seed, and each further run the next number. The seed decides the
     number of workers, within --workers, and the faults. Each run must end with the weights of an
@@ -227,6 +233,8 @@ def _run_trials(
         raise SpecError(
             "--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts"
         )
+    if values["service"]:
+        raise SpecError("--service", got="it", need="--cluster beside it: a run has no service")
     hosts, limits, deadline = int(values["hosts"]), values["workers"], values["deadline"]
     servers = values["servers"]
     explicit_faults = parse_faults(values["faults"])
@@ -263,9 +271,10 @@ def _cluster_trials(
     job: Job, disturbed: Job, values: dict[str, Any]
 ) -> Callable[[Path], Iterator[Ready]]:
     """Trials of a scheduler with a few jobs, short ones and some of twice as many epochs."""
+    from brim.scheduler.fronts import haproxy_path
     from brim_lab.chaos.cluster import ClusterTrial, run_cluster_trial
     from brim_lab.chaos.deeds import SUBMITS, DeedKind, parse_deeds
-    from brim_lab.chaos.random_deeds import random_deeds, random_nodes
+    from brim_lab.chaos.random_deeds import beside_service, random_deeds, random_nodes
     from brim_lab.chaos.trial import calm_run
 
     if values["servers"]:
@@ -279,10 +288,12 @@ def _cluster_trials(
         )
     limits, epochs, deadline = values["workers"], values["epochs"], values["deadline"]
     explicit_deeds = parse_deeds(values["faults"])
+    if values["service"] or any(deed.kind is DeedKind.SERVE for deed in explicit_deeds):
+        haproxy_path()
     number = _nodes(values["nodes"], explicit_deeds, limits.maximum)
     kinds = [kind for kind in _kinds(values["kinds"], DeedKind) if kind not in SUBMITS]
     lengths = sorted(
-        {deed.epochs for deed in explicit_deeds if deed.kind in SUBMITS} or {epochs, 2 * epochs}
+        {deed.epochs for deed in explicit_deeds if deed.epochs} or {epochs, 2 * epochs}
     )
 
     def trials(folder: Path) -> Iterator[Ready]:
@@ -296,6 +307,8 @@ def _cluster_trials(
             deeds = explicit_deeds or random_deeds(
                 seed, kinds=kinds, epochs=epochs, workers=limits, nodes=nodes
             )
+            if values["service"] and not explicit_deeds:
+                deeds = beside_service(deeds, seed, kinds=kinds, workers=limits)
             trial = ClusterTrial(seed=seed, workers=limits, nodes=nodes, deeds=deeds)
             yield trial, partial(run_cluster_trial, disturbed, trial, calm, deadline=deadline)
 
@@ -367,10 +380,11 @@ def _line(job: Job, result: Result, note: str) -> str:
     description = f"seed {trial.seed}: {setting}, {trial.schedule or 'no faults'}"
     lives = f", {result.lives} lives" if result.lives > 1 else ""
     eager = ", nothing replayed" if result.still_eager else ""
+    requests = f", {result.requests} answers in {result.tries} tries" if result.tries else ""
     if not result.broken:
-        return f"{description}: held ({result.seconds:.1f} s{lives}{eager})"
+        return f"{description}: held ({result.seconds:.1f} s{lives}{requests}{eager})"
     lines = [
-        f"{description}: BROKEN ({result.seconds:.1f} s{lives})",
+        f"{description}: BROKEN ({result.seconds:.1f} s{lives}{requests})",
         *(f"  {problem}" for problem in result.broken),
     ]
     lines += [f"  repeat: {trial.command(job)}"]

@@ -53,7 +53,7 @@ EXPERIMENT_1 = Demo(
     run=_experiment_1,
 )
 EXPERIMENT_2 = Demo(
-    minutes="9 minutes",
+    minutes="12 minutes",
     title="A web service whose load rises and falls: training has what it leaves.",
     needs=_NEEDS,
     run=_experiment_2,

@@ -106,11 +106,12 @@ def draw_web_service(found: WebService, path: Path) -> None:
 
 
 def web_service_figure(found: WebService) -> Figure:
-    """The slots of the day beside training above, those of the day with fixed parts below."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True, sharey=True)
+    """The slots of the days beside training, with and without foresight, and with fixed parts."""
+    figure = Figure(figsize=(_SIZE[0], 1.4 * _SIZE[1]), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True, sharey=True)
     titles = {
         f"beside training: {found.beside.steps} steps": found.beside,
+        f"the same, following the load: {found.following.steps} steps": found.following,
         f"with fixed parts: {found.fixed.steps} steps": found.fixed,
     }
     moments = [found.day.seconds * number / 240 for number in range(241)]
@@ -124,7 +125,7 @@ def web_service_figure(found: WebService) -> Figure:
         text = f"{requests.made:,} requests, {requests.lost} lost, 99 % within {1e3 * requests.slowest:.0f} ms"
         axis.set_title(f"{title}; {text}", loc="left", fontsize=9.5)
     axes[0].legend(loc="upper right", ncols=2, fontsize=8.5)
-    axes[1].set_xlabel("seconds since the begin of the day")
+    axes[-1].set_xlabel("seconds since the begin of the day")
     return figure
 
 

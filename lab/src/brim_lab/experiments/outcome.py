@@ -85,11 +85,22 @@ def _changing(found: ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _web_service(found: WebService) -> tuple[Sequence[str], list[list[str]]]:
-    names = ("day", "requests", "lost", "median ms", "99 % within ms", "slots used", "steps")
+    names = (
+        "day",
+        "requests",
+        "lost",
+        "median ms",
+        "99 % within ms",
+        "late",
+        "replicas",
+        "slots used",
+        "steps",
+    )
     seconds, slots = found.day.seconds, found.scale.slots
     days = {
         "service alone": found.alone,
         "beside training": found.beside,
+        "the same, following": found.following,
         "fixed parts": found.fixed,
     }
     rows = [
@@ -99,6 +110,8 @@ def _web_service(found: WebService) -> tuple[Sequence[str], list[list[str]]]:
             str(day.requests.lost),
             f"{1e3 * day.requests.median:.1f}",
             f"{1e3 * day.requests.slowest:.0f}",
+            f"{day.late(found.day):.1%}",
+            f"{day.replicas(seconds):.2f}",
             f"{day.use(slots, seconds):.1%}",
             str(day.steps) if day.training else "",
         ]

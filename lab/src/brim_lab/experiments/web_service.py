@@ -1,7 +1,8 @@
 """Experiment 2 with a service that answers: training has the slots that a web service leaves.
 
-The service's load follows a day's curve of minutes. It is run for a day alone, a day beside training, and a
-day of fixed parts, in which the service has all the time what it needs at most and training the rest.
+The service's load follows a day's curve of minutes. It is run for a day alone, a day beside training, a day
+beside training in which its replicas follow the load and nothing is foreseen, and a day of fixed parts, in
+which the service has all the time what it needs at most and training the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from brim.domain.job import WorkerRange
+from brim.domain.services import ReplicaRule, ReplicaScale, rescaled, stay_of
 from brim.errors import EnvironmentFault
 from brim.runs.services import service_request
 from brim.wire.cluster import JobView, ServiceView
@@ -23,13 +25,17 @@ from brim.wire.listening import split_address, take_port
 from brim_lab.experiments import claims
 from brim_lab.experiments.claims import Claim
 from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_cluster
-from brim_lab.experiments.course import TrainingCourse, Workers, use_of, waits
+from brim_lab.experiments.course import TrainingCourse, Workers, count_at, use_of, waits
 from brim_lab.experiments.measure import measure
 from brim_lab.experiments.prediction import Learnt, predict
 from brim_lab.experiments.requests import Day, TimedAnswer, quantile
 from brim_lab.experiments.scale import Scale
 
 PER_REPLICA = 30.0  # requests a second
+_NOTICE = 2.0  # seconds that a replica is believed to take at first
+# The part of a replica's load that an autoscaler aims at which follows the load: the usual one.
+_TARGET = 0.8
+_BETWEEN_SCALES = 1.0  # seconds, as brim has it
 _POLL_INTERVAL = 0.1
 _LIMIT = 900.0  # seconds for one job
 _TO_BEGIN = 60.0  # seconds for the first replicas
@@ -81,6 +87,16 @@ class DayCourse:
         """Return the part of the slots that had a worker or a replica in it."""
         return use_of([self.held, self.training], slots, begin=0.0, end=seconds)
 
+    def late(self, day: Day) -> float:
+        """Return the part of the load that came while the replicas that answered were too few for it."""
+        rates = [(tenth / 10.0, day.rate(tenth / 10.0)) for tenth in range(int(10 * day.seconds))]
+        late = [rate for moment, rate in rates if count_at(self.ready, moment) * PER_REPLICA < rate]
+        return sum(late) / sum(rate for _, rate in rates)
+
+    def replicas(self, seconds: float) -> float:
+        """Return how many slots the service had, on average."""
+        return use_of([self.held], 1, begin=0.0, end=seconds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebService:
@@ -90,6 +106,7 @@ class WebService:
         learnt: of the job before, for the prediction.
         alone: the day without training.
         beside: the day beside training, with the job's whole course.
+        following: the day beside training without foresight: the replicas follow the load.
         fixed: the day with fixed parts.
         predicted: the part of the slots that the simulator uses, with the service's slots as they were.
         launches: starts of the job beside the service.
@@ -102,6 +119,7 @@ class WebService:
     alone: DayCourse
     beside: DayCourse
     course: TrainingCourse
+    following: DayCourse
     fixed: DayCourse
     predicted: float
     launches: int
@@ -117,7 +135,9 @@ class WebService:
         """The claims, each with whether it held."""
         return claims.beside_web_service(
             self.course,
-            lost=[day.requests.lost for day in (self.alone, self.beside, self.fixed)],
+            lost=[
+                day.requests.lost for day in (self.alone, self.beside, self.following, self.fixed)
+            ],
             slowest=(self.fixed.requests.slowest, self.beside.requests.slowest),
             waited=self.beside.waited,
             use=self.use,
@@ -148,6 +168,13 @@ def beside_web_service(scale: Scale, day: Day, folder: Path, tell: Tell) -> WebS
         (course,) = cluster.ended([job], timeout=_LIMIT, origin=job.submitted)
         launches = cluster.client.job(job.job).launches
         _end(cluster, service)
+        tell("the next day: beside training, the replicas follow the load")
+        service = _serve(cluster, folder, "1", day)
+        job = _begin(cluster, "following", WorkerRange(minimum=1, maximum=scale.workers))
+        follower = _LoadFollower(cluster, service, most=scale.slots - 1)
+        following = _day(cluster, service, job, replace(day, seed=day.seed + 1), follower.look)
+        _end(cluster, job)
+        _end(cluster, service)
         tell(f"the next day: {most} replicas and {scale.slots - most} workers, fixed")
         service = _serve(cluster, folder, str(most), day)
         count = scale.slots - most
@@ -164,6 +191,7 @@ def beside_web_service(scale: Scale, day: Day, folder: Path, tell: Tell) -> WebS
         alone=alone,
         beside=beside,
         course=course,
+        following=following,
         fixed=fixed,
         predicted=_predicted_use(beside, learnt, scale, day),
         launches=launches,
@@ -212,12 +240,12 @@ def _serve(cluster: DemoCluster, folder: Path, replicas: str, day: Day) -> JobVi
         "port": port,
         "replicas": replicas,
         "per-replica": PER_REPLICA,
-        "notice": "2s",
+        "notice": f"{_NOTICE:g}s",
         "day": f"{day.seconds:.0f}s",
     }
     file.write_text(json.dumps(lines) + "\n")  # JSON is YAML
     view = cluster.client.submit(service_request(file, tenant="default", warn=lambda _: None))
-    return _until(cluster, view, lambda view: _service(view).ready >= 1)
+    return _until(cluster, view, lambda view: _ready(view) >= 1)
 
 
 def _begin(cluster: DemoCluster, name: str, workers: WorkerRange) -> JobView:
@@ -249,11 +277,25 @@ def _service(view: JobView) -> ServiceView:
     return view.service
 
 
+def _ready(view: JobView) -> int:
+    return _service(view).ready or 0
+
+
 # A day --------------------------------------------------------------------------------------------
 
 
-def _day(cluster: DemoCluster, service: JobView, job: JobView | None, day: Day) -> DayCourse:
-    """Have requests made for a day, and watch the service and training meanwhile."""
+def _day(
+    cluster: DemoCluster,
+    service: JobView,
+    job: JobView | None,
+    day: Day,
+    scale: Callable[[float], None] = lambda moment: None,
+) -> DayCourse:
+    """Have requests made for a day, and watch the service and training meanwhile.
+
+    Args:
+        scale: is called all the time, with the seconds since the day's begin.
+    """
     host, port = split_address(_service(service).address)
     seen = _Seen(cluster, service, job)
     generator = _Generator(host, port, day)
@@ -261,6 +303,7 @@ def _day(cluster: DemoCluster, service: JobView, job: JobView | None, day: Day) 
         begin = cluster.wall()
         while not generator.has_ended and cluster.wall() < begin + day.seconds:
             seen.look(cluster.wall() - begin)
+            scale(cluster.wall() - begin)
             cluster.pause(_POLL_INTERVAL, origin=cluster.wall())
         return seen.course(_summary(generator.answers()), day.seconds)
     finally:
@@ -281,7 +324,7 @@ class _Seen:
         client = self._cluster.client
         service = client.job(self._service.job)
         self._note("wanted", moment, _service(service).wanted)
-        self._note("ready", moment, _service(service).ready)
+        self._note("ready", moment, _ready(service))
         self._note("held", moment, service.workers)
         if self._job is not None:
             job = client.job(self._job.job)
@@ -298,6 +341,33 @@ class _Seen:
         ended = {name: (*found, (seconds, 0)) if found else () for name, found in points.items()}
         steps = self._steps[-1] - self._steps[0] if self._steps else 0
         return DayCourse(requests=requests, steps=steps, **ended)
+
+
+class _LoadFollower:
+    """Gives a service the replicas that its present load needs, by `brim resize`.
+
+    So do autoscalers. The load, and how long fewer must be enough before one goes, are as brim has them.
+    """
+
+    def __init__(self, cluster: DemoCluster, service: JobView, *, most: int) -> None:
+        self._cluster, self._job = cluster, service.job
+        self._rule = ReplicaRule(maximum=most, per_replica=PER_REPLICA * _TARGET, notice=_NOTICE)
+        self._scale = ReplicaScale(1)
+        self._next_look = 0.0
+
+    def look(self, moment: float) -> None:
+        """Resize the service if its load has changed, once a second."""
+        if moment < self._next_look:
+            return
+        self._next_look = moment + _BETWEEN_SCALES
+        load, before = _service(self._cluster.client.job(self._job)).current, self._scale.target
+        if load is None:
+            return
+        stay = stay_of(_NOTICE)
+        self._scale = rescaled(self._scale, self._rule, foreseen=load, stay=stay, now=moment)
+        count = self._scale.target
+        if count != before:
+            self._cluster.client.resize(self._job, WorkerRange(minimum=count, maximum=count))
 
 
 class _Generator:

@@ -16,6 +16,7 @@ from brim.errors import BrimError, SpecError, did_you_mean
 from brim_lab.kubernetes import binaries, box, cluster
 from brim_lab.kubernetes.cluster import DEFAULT
 from brim_lab.kubernetes.control_plane import CONTROLLERS, KWOK, SCHEDULER, Features, control_plane
+from brim_lab.kubernetes.peers import PEERS, build_peer
 from brim_lab.kubernetes.settings import MOST_NODES, ClusterSettings
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -51,13 +52,24 @@ def main() -> None:
 @main.command()
 @click.argument("names", nargs=-1, metavar="[PROGRAM]…")
 def build(names: tuple[str, ...]) -> None:
-    """Build the programs that are missing: all, or those named."""
+    """Build the programs that are missing: all of Kubernetes, or those named.
+
+    \b
+    Other people's operators are built only where they are named:
+      jobset, kueue, mpi-operator, trainer, training-operator
+    """
+    known = (*binaries.BINARIES, *PEERS)
     for name in names:
-        if name not in binaries.BINARIES:
-            need, hint = "a program of Kubernetes", did_you_mean(name, binaries.BINARIES)
+        if name not in known:
+            need, hint = "a program of Kubernetes, or an operator", did_you_mean(name, known)
             raise SpecError("PROGRAM", got=repr(name), need=need, hint=hint)
-    binaries.build(names or binaries.BINARIES, click.echo)
-    click.echo(f"built: {binaries.folder()}")
+    operators = [PEERS[name] for name in names if name in PEERS]
+    programs = [name for name in names if name not in PEERS]
+    if programs or not operators:
+        binaries.build(programs or binaries.BINARIES, click.echo)
+        click.echo(f"built: {binaries.folder()}")
+    for peer in operators:
+        click.echo(f"built: {build_peer(peer, click.echo)}")
 
 
 @main.command("control-plane")

@@ -28,6 +28,7 @@ WITHIN = 240.0  # seconds: a node that is lost is seen to be after 17, and the m
 _POLL_INTERVAL = 0.1
 CLASS = "of-tests"  # of volumes
 _SIZE = {"storage": "1Gi"}
+_PAUSE = ("python3", "-c", "import signal; signal.pause()")
 _OWN_LABELS = {"app.kubernetes.io/part-of": "brim-tests"}
 
 
@@ -71,6 +72,7 @@ class JobsOnNodes:
         kubeflow: bool = False,
         gangs: bool = False,
         security: str = "restricted",
+        service_urls: tuple[str, ...] = (),
     ) -> None:
         """Install two operators, of which one waits, and the namespace with its volume.
 
@@ -78,7 +80,7 @@ class JobsOnNodes:
 
         Args:
             arguments: of `brim operator`.
-            kubeflow, gangs: as `brim install` has them.
+            kubeflow, gangs, service_urls: as `brim install` has them.
             security: the standard of Pod Security that the namespace enforces.
         """
         chosen = Installation(
@@ -87,18 +89,27 @@ class JobsOnNodes:
             replicas=2,
             foreign_kinds=kubeflow,
             gangs=gangs,
+            service_urls=service_urls,
             arguments=arguments,
             resources={"requests": {"cpu": "50m", "memory": "128Mi"}},
         )
         self.apply(*manifests(chosen))
+        self.add_namespace(security)
+        words = ("rollout", "status", f"deployment/{NAME}", f"--namespace={OPERATORS}")
+        self.cluster.kubectl(*words, "--timeout=110s")
+        self.operator()
+
+    def add_namespace(self, security: str) -> None:
+        """Add the namespace, and the claim `data` of its volume.
+
+        Args:
+            security: the standard of Pod Security that it enforces.
+        """
         labels = {"pod-security.kubernetes.io/enforce": security, **_OWN_LABELS}
         meta = {"name": self.namespace, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.add_volume("data", self.folder)
         self._add_claim("data")
-        words = ("rollout", "status", f"deployment/{NAME}", f"--namespace={OPERATORS}")
-        self.cluster.kubectl(*words, "--timeout=110s")
-        self.operator()
 
     def uninstall(self) -> None:
         """Remove all of that, jobs first: their operator has to see them go."""
@@ -109,7 +120,8 @@ class JobsOnNodes:
         )
         own_labels = ",".join(f"{name}={value}" for name, value in _OWN_LABELS.items())
         for kind in ("persistentvolumes", "priorityclasses", "tenants"):
-            self.cluster.kubectl("delete", kind, "-l", own_labels)
+            with contextlib.suppress(EnvironmentFault):  # there is no such kind
+                self.cluster.kubectl("delete", kind, "-l", own_labels)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def operator(self) -> str:
@@ -125,9 +137,14 @@ class JobsOnNodes:
 
         return str(until(look, lambda: self.cluster.kubectl("get", "pods,events", "-n", OPERATORS)))
 
-    def kill(self, *words: str) -> int:
-        """Send SIGKILL to the processes in containers whose command has all these arguments."""
-        found = [pid for pid in members(group_of(self.cluster.name)) if _has_words(pid, words)]
+    def kill(self, *words: str, pod: str = "") -> int:
+        """Send SIGKILL to the processes in containers whose command has all these arguments.
+
+        Args:
+            pod: the uid of the only one to look in; empty: all are.
+        """
+        pids = members(group_of(self.cluster.name))
+        found = [pid for pid in pids if _has_words(pid, words) and _is_in(pid, pod)]
         for pid in found:
             os.kill(pid, signal.SIGKILL)
         return len(found)
@@ -228,23 +245,64 @@ class JobsOnNodes:
         self, name: str, node: str, priority: str, amount: str = "8", *, resource: str = GPU
     ) -> None:
         """Have a pod of a higher priority take the devices of a node, or so much of another resource."""
-        security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-        container = {
-            "name": "main",
-            "image": self._image,
-            "command": ["python3", "-c", "import signal; signal.pause()"],
-            "resources": {"limits": {resource: amount}},
-            "securityContext": security,
-        }
-        spec = {
+        place = {
             "priorityClassName": priority,
             "nodeSelector": {"kubernetes.io/hostname": node},
             "terminationGracePeriodSeconds": 0,
+        }
+        spec = self._pod_spec(*_PAUSE, limits={resource: amount}) | place
+        meta = {"name": name, "namespace": self.namespace}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    def serve_files(self, name: str, folder: Path, port: int) -> str:
+        """Have a pod that serves a folder within that of this machine; return its URL once it is up."""
+        meta = {"name": name, "namespace": self.namespace}
+        words = ("python3", "-m", "http.server", str(port), f"--directory={folder}")
+        spec = self._pod_spec(*words, limits={"cpu": "100m"}, mounted=True)
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        self.kubectl("wait", "pod", name, "--for=condition=Ready", "--timeout=60s")
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+        return f"http://{self.api.ask(path)['status']['podIP']}:{port}/"
+
+    def add_service(self, name: str, priority: str, annotations: Mapping[str, str]) -> None:
+        """Have a Deployment whose pods take all devices of a node each, at first one."""
+        labels = {"app": name}
+        spec = self._pod_spec(*_PAUSE, limits={GPU: "8"}) | {
+            "priorityClassName": priority,
+            "terminationGracePeriodSeconds": 0,
+        }
+        meta = {"name": name, "namespace": self.namespace, "annotations": dict(annotations)}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        deployment = {"selector": {"matchLabels": labels}, "template": template}
+        head = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta}
+        self.apply(head | {"spec": deployment})
+
+    def _pod_spec(
+        self, *command: str, limits: Mapping[str, str], mounted: bool = False
+    ) -> dict[str, Any]:
+        """A pod of one container, as restricted as Pod Security has it.
+
+        Args:
+            mounted: the folder of this machine is there.
+        """
+        container: dict[str, Any] = {
+            "name": "main",
+            "image": self._image,
+            "command": list(command),
+            "resources": {"limits": dict(limits)},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+        spec: dict[str, Any] = {
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
         }
-        meta = {"name": name, "namespace": self.namespace}
-        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        if mounted:
+            container["volumeMounts"] = [{"name": "data", "mountPath": str(self.folder)}]
+            spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        return spec
 
     # What there is --------------------------------------------------------------------------------
 
@@ -342,6 +400,13 @@ def _has_words(pid: int, words: tuple[str, ...]) -> bool:
     except OSError:
         return False
     return set(words) <= set(command)
+
+
+def _is_in(pid: int, pod: str) -> bool:
+    try:
+        return pod in Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return False
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ def wait_for(handle: Handle, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         name = handle.name
         command_hint = f"brim status {name} --wait; brim {handle.ended_by} {name} ends it"
-        click.echo(f"{name} goes on: {command_hint}", err=True)
+        click.echo(f"{name} keeps running: {command_hint}", err=True)
         raise
     return say(ending, handle.name, as_json=as_json)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from brim.cli.shared.kube_options import require_kubernetes_extra
 from brim.cli.shared.usage import warn
-from brim.errors import SpecError
 from brim.runs.options import STATE_VARIABLE
 
 if TYPE_CHECKING:
@@ -47,23 +46,6 @@ def client_of(state: Path | None) -> Client:
     from brim.kubernetes.cluster_client import KubeJobs
 
     return KubeJobs(namespace, notice=warn)
-
-
-def client_of_up(state: Path | None, *, verb: str) -> Client:
-    """The scheduler, which must be one of `brim up`: `verb` asks for what Kubernetes cannot say.
-
-    Raises:
-        SpecError: `--server` names a namespace of Kubernetes.
-    """
-    client = client_of(state)
-    if client.address.startswith("kubernetes://"):
-        raise SpecError(
-            "--server",
-            got=client.address,
-            need="a scheduler of brim up: objects of Kubernetes are shown by kubectl",
-            hint=f"brim --server https://HOST:PORT {verb}",
-        )
-    return client
 
 
 def handle_of(name: str | None, state: Path | None, *, required: bool = False) -> Handle:

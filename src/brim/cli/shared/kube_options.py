@@ -11,6 +11,7 @@ import click
 from brim.domain.options import DURATION, whole
 from brim.domain.quantities import format_duration
 from brim.domain.services import check_url_prefix
+from brim.domain.usage import check_half_life
 from brim.errors import SpecError
 from brim.host.installation import command_for
 from brim.kubernetes.objects.templates import check_size
@@ -66,6 +67,12 @@ def _slot(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict
 
 def _grace(_: click.Context, __: click.Parameter, seconds: float) -> float:
     check_grace(seconds, field="--grace")
+    return seconds
+
+
+def _half_life(_: click.Context, __: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None:
+        check_half_life(seconds, None, field="--usage-half-life")
     return seconds
 
 
@@ -146,6 +153,14 @@ _OF_OPERATORS = (
         show_default=True,
         callback=_grace,
         help="Give a worker this long to leave; shortly before that, its pod is ended by force.",
+    ),
+    option(
+        "--usage-half-life",
+        type=Value(DURATION),
+        metavar="TIME",
+        callback=_half_life,
+        help="Lend slots first to tenants that have borrowed little lately: what was borrowed this long "
+        "ago counts half. [default: only the present counts]",
     ),
     option(
         "--volume-size",

@@ -48,7 +48,7 @@ def _steps(summary: Mapping[str, Any]) -> str:
     text = f"{summary.get('steps', 0):,}"
     if summary.get("samples_per_epoch"):
         per = "" if summary.get("checkpoint") else " an epoch"
-        text += f" ({summary['samples_per_epoch']:,} samples{per})"
+        text += f" ({counted(summary['samples_per_epoch'], 'sample')}{per})"
     return f"{text}, {summary.get('steps_redone', 0)} redone"
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from brim.coordination.cluster.beginnings import (
@@ -50,12 +50,19 @@ from brim.coordination.cluster.reconcile import (
     staying,
     still_coming,
 )
-from brim.coordination.cluster.shortages import short_of_devices
+from brim.coordination.cluster.shortages import (
+    ExpectedStart,
+    describe_holders,
+    describe_shortage,
+    describe_start,
+    short_of_devices,
+)
 from brim.coordination.cluster.sightings import NodeSeen, NodesSeen, Seen
 from brim.coordination.cluster.tracking import Lessons, Tracking
 from brim.domain.channels import Notification, Occasion, channels_for
 from brim.domain.cluster import ClusterSpec
 from brim.domain.course import Change
+from brim.domain.demand import DAY
 from brim.domain.estimates import Estimate, errors_of
 from brim.domain.host_kind import HostKind, differences, to_remember
 from brim.domain.job import WorkerRange
@@ -75,6 +82,7 @@ from brim.domain.schedule import (
 from brim.domain.scheduled_job import Allocation, ScheduledJob
 from brim.domain.services import ServiceReplica
 from brim.domain.submission import Submission
+from brim.domain.usage import RecentUse
 from brim.errors import InternalError
 
 REPLAN = 15.0  # seconds after which plans are made again from measured progress
@@ -156,10 +164,17 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """Jobs are expected to end then, by the knowledge at a time."""
+    """Jobs are expected to end, and others to begin, by the knowledge at a time.
+
+    Args:
+        ends: seconds since 1970, by job.
+        at: that time.
+        starts: of jobs that wait for devices.
+    """
 
     ends: Mapping[str, float]
     at: float
+    starts: Mapping[str, ExpectedStart] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +318,8 @@ class ScheduledJobs:
         jobs: as they were written down; they are changed in place.
         spec: of the cluster.
         lessons: lessons of earlier jobs.
-        counted: the time up to which usage was counted; None: it never was.
+        counted: the time up to which usage was counted, by the host's clock; None: it never was.
+        recent: what tenants had borrowed lately at that time; None: it was not counted.
 
     Attributes:
         jobs: by id, in the order of submission.
@@ -319,6 +335,7 @@ class ScheduledJobs:
         lessons: Lessons,
         *,
         counted: float | None = None,
+        recent: RecentUse | None = None,
     ) -> None:
         self.jobs = {job.id: job for job in jobs}
         arrays = (job.submission.conditions.array for job in self.jobs.values())
@@ -331,7 +348,7 @@ class ScheduledJobs:
         self.ended = Counter[tuple[str, str]]()
         self._killing = False
         self._tracking = Tracking(lessons, self._learn_cost, self._learn_restart)
-        self._meter = Meter(counted)
+        self._meter = Meter(counted, recent)
         self._questions: dict[str, _Question] = {}
         self._asked_at: dict[str, float] = {}  # since when each owes an answer
         self._starting: set[str] = set()  # jobs whose starts are under way
@@ -340,6 +357,13 @@ class ScheduledJobs:
         self._steps: list[Action] = []
         self._ended: list[ScheduledJob] = []  # by the event that is taken in
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
+        # By job that waits for anything else of a policy, why, and the reasons that its story has.
+        self._shortages: dict[str, tuple[Reason, str]] = {}
+        self._noted_shortages: dict[str, set[Reason]] = {}
+        self._starts: dict[str, ExpectedStart] = {}  # of jobs, as they were foreseen last
+        # What `_use_for` has found since the last event.
+        self._use: dict[tuple[str, bool], tuple[int, str]] = {}
+        self._preemptions: dict[str, str] = {}  # by job that gives all its workers, why
         self._places: dict[str, str] = {}  # by job, where its story says that it is placed
         self._short: tuple[str, ...] | None = (
             None  # jobs that wait for devices, by the last decision
@@ -355,6 +379,7 @@ class ScheduledJobs:
         self._now = now
         self._commands = []
         self._steps = []
+        self._use.clear()
         match event:
             case Submitted():
                 self._submitted(event)
@@ -386,6 +411,7 @@ class ScheduledJobs:
             case _:
                 assert_never(event)
         self._cancel_forsaken(now)
+        self._use.clear()
         return [*self._commands, *self._steps]
 
     # What others may ask --------------------------------------------------------------------------
@@ -407,9 +433,18 @@ class ScheduledJobs:
         return self._capacity if self._present is not None else self.present.capacity
 
     @property
-    def unavailable(self) -> frozenset[str]:
-        """The nodes with reserved devices: they are lost, drained, or give way."""
-        return self.nodes.lost | self.spec.drained | self.nodes.leaving
+    def unavailable(self) -> dict[str, str]:
+        """The states of nodes that have no devices for plans: they are lost, leaving or drained."""
+        return {
+            **dict.fromkeys(self.nodes.lost, "lost"),
+            **dict.fromkeys(self.nodes.leaving, "leaving"),
+            **dict.fromkeys(self.spec.drained, "drained"),
+        }
+
+    @property
+    def recent(self) -> RecentUse | None:
+        """The recent use of tenants; None where the cluster does not ask for it."""
+        return self._meter.recent
 
     def to_look_at(self) -> list[ScheduledJob]:
         """List the jobs that have processes, as far as anybody knows."""
@@ -434,9 +469,10 @@ class ScheduledJobs:
             return self._tracking.snapshot(
                 jobs,
                 self.present,
-                lost=self.unavailable,
+                unavailable=self.unavailable,
                 kinds=self._kinds_for(jobs),
                 nodes=self.nodes.chosen(),
+                recent=self.recent,
                 memory=memory,
                 now=now,
             )
@@ -461,8 +497,58 @@ class ScheduledJobs:
         return self.nodes.seen
 
     def waits_for(self, job: ScheduledJob) -> str:
-        """Say what a job waits for, other than devices; empty where it waits for nothing else."""
-        return self._waits.get(job.id, "") or describe_wait(job, self.jobs, self._arrays, self._now)
+        """Say what a job without workers waits for; empty where it waits for nothing."""
+        waiting = self._waits.get(job.id, "")
+        waiting = waiting or describe_wait(job, self.jobs, self._arrays, self._now)
+        if waiting or job.id not in self._shortages or job.running or not job.life.may_run:
+            return waiting
+        return self._describe_shortage(job)
+
+    def _describe_shortage(self, job: ScheduledJob) -> str:
+        """Say which devices a job waits for, and who holds them."""
+        reason, detail = self._shortages[job.id]
+        tenant, start = job.submission.tenant, self._starts.get(job.id)
+        giver = ""
+        if start is not None and start.giver in self.jobs:
+            giver = self._name_for(tenant, start.giver)
+            giver = giver if giver == start.giver else f"a job of {giver}"
+        # Over its quota, a tenant waits for its own jobs.
+        free, holders = self._use_for(tenant, own_alone=reason is Reason.OVER_QUOTA)
+        return describe_shortage(
+            reason,
+            detail,
+            need=job.submission.spec.workers.minimum,
+            free=free,
+            holders=holders,
+            start=describe_start(start, giver, self._now),
+        )
+
+    def _use_for(self, tenant: str, *, own_alone: bool) -> tuple[int, str]:
+        """Return the number of free devices, and who holds the others, as a tenant may know it.
+
+        Args:
+            own_alone: only its own jobs are named.
+        """
+        key = tenant, own_alone
+        if key not in self._use:  # many jobs wait for the same
+            cluster, unavailable = self.present.cluster, self.unavailable
+            running = [job for job in self.jobs.values() if job.running and job.target]
+            holders = Counter[str]()
+            for job in running:
+                if not own_alone or job.submission.tenant == tenant:
+                    holders[self._name_for(tenant, job.id)] += job.target
+            usable = cluster.with_lost(unavailable).devices - self.present.headroom
+            gone = {
+                n.id: unavailable[n.id] for n in cluster.nodes if n.devices and n.id in unavailable
+            }
+            free = max(0, usable - sum(job.target for job in running))
+            self._use[key] = free, describe_holders(holders, gone)
+        return self._use[key]
+
+    def _name_for(self, tenant: str, id: str) -> str:
+        """Return the name of a job that a tenant may know: of another's, that tenant's."""
+        owner = self.jobs[id].submission.tenant
+        return id if owner == tenant else f"tenant {owner}"
 
     def short_of_devices(self) -> list[ScheduledJob] | None:
         """List the jobs that have no processes for lack of devices alone, in the order of their right.
@@ -588,8 +674,9 @@ class ScheduledJobs:
                 self._arrays[array] -= 1
                 if not self._arrays[array]:
                     del self._arrays[array]
-            self._waits.pop(job.id, None)
+            self._forget_wait(job)
             self._places.pop(job.id, None)
+            self._preemptions.pop(job.id, None)
             self._starting.discard(job.id)
             self._tracking.forget(job)
             self._ended.append(job)
@@ -689,8 +776,8 @@ class ScheduledJobs:
             plan = dict(decision.nodes.get(job.id, {})) if job.life.may_run else {}
             if job.submission.anywhere:
                 plan = self._where_it_is(job, plan)
-            if plan:
-                self._waits.pop(job.id, None)
+            if plan or not job.life.may_run:
+                self._forget_wait(job)
             if plan != job.allocation.plan:
                 self._planned(job, plan, decision, now)
             elif not plan:
@@ -735,6 +822,7 @@ class ScheduledJobs:
             )
         if not plan:
             self._places.pop(job.id, None)
+            self._preemptions[job.id] = decision.reasons.get(job.id, ("", ""))[1]
         elif job.running:  # another plan of a job in line moves nobody yet
             self._note_place(job)
 
@@ -748,8 +836,12 @@ class ScheduledJobs:
                 self._note(job, "placed", detail=places)
 
     def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
-        """Tell once why a job has no workers, though as many as it needs are free."""
+        """Tell once why a job has no workers."""
         reason, detail = decision.reasons.get(job.id, ("", ""))
+        if isinstance(reason, Reason) and reason not in (Reason.ONE_KIND, Reason.ITS_NODES):
+            self._note_shortage(job, reason, detail)
+        else:
+            self._shortages.pop(job.id, None)
         waiting_reason = ""
         if reason == Reason.ONE_KIND:
             unlike = self._unlike(job)
@@ -761,7 +853,23 @@ class ScheduledJobs:
             if waiting_reason:
                 self._note(job, "waits", reason=str(reason), detail=waiting_reason)
 
+    def _note_shortage(self, job: ScheduledJob, reason: Reason, detail: str) -> None:
+        self._shortages[job.id] = reason, detail
+        noted = self._noted_shortages.setdefault(job.id, set())
+        if not job.running and reason not in noted:
+            noted.add(reason)
+            self._note(job, "waits", reason=str(reason), detail=self._describe_shortage(job))
+
+    def _forget_wait(self, job: ScheduledJob) -> None:
+        for waits in (self._waits, self._shortages, self._noted_shortages, self._starts):
+            waits.pop(job.id, None)
+
     def _foretold(self, event: Foretold) -> None:
+        self._starts = {
+            id: start
+            for id, start in event.starts.items()
+            if start.giver not in self.jobs or self._tracking.is_measured(self.jobs[start.giver])
+        }
         for id, end in event.ends.items():
             job = self.jobs.get(id)  # it may have ended meanwhile
             if job is not None and self._tracking.is_measured(job):
@@ -790,7 +898,7 @@ class ScheduledJobs:
             self._pass_over(event, now)
         self._tracking.look(now, unseen=event.unseen)
         alive = [id for id, seen in event.seen.items() if seen.alive]
-        self._meter.count(
+        absence = self._meter.count(
             self.to_look_at(),
             alive,
             self.present,
@@ -798,6 +906,9 @@ class ScheduledJobs:
             unseen=event.unseen,
             set_by=event.set_by,
         )
+        if absence:
+            detail = f"{absence / DAY:,.0f} days without a scheduler: was the clock wrong?"
+            self._commands.append(Change(now, event="usage not counted", detail=detail))
         nodes = NodesSeen(event.nodes)
         for event_name, detail in nodes.news(self.nodes):
             self._commands.append(Change(now, event=event_name, detail=detail))
@@ -939,11 +1050,11 @@ class ScheduledJobs:
     def _profiled(self, job: ScheduledJob, now: float) -> bool:
         """Go on with the profile of a new model; True if it has got any further."""
         previous = job.profile
-        outcome = self._tracking.advance(job, self.capacity, now)
+        note = self._tracking.advance(job, self.capacity, now)
         if job.profile != previous:
             self._save(job)
-        if outcome:
-            self._note(job, "measured", detail=outcome)
+        if note is not None:
+            self._note(job, note.event, detail=note.detail)
         return job.profile != previous
 
     def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
@@ -992,7 +1103,7 @@ class ScheduledJobs:
         job.starts = replace(job.starts, setbacks=0, unused=unused, not_before=now + wait)
         self._require(job, Happening.STOP, now=now)
         if job.life.may_run and not self.draining and not job.allocation.plan:
-            detail = "its workers were taken for other jobs"
+            detail = self._preemptions.get(job.id) or "its workers were taken for other jobs"
             self._notify(job, Occasion.PREEMPTED, detail=detail)
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
@@ -1012,7 +1123,7 @@ class ScheduledJobs:
             self._require(job, Happening.STOP, now=now, detail=detail)
             return
         job.starts = replace(job.starts, setbacks=0)
-        job.problem = f"{setbacks} starts in a row came to nothing, the last: {detail}"
+        job.problem = f"{setbacks} starts in a row made no progress; the last: {detail}"
         self._fail(job, now, job.problem)
 
     # What is done ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Pure: it is told all sightings, and learns from them and from the lessons of oth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -14,12 +14,14 @@ from brim.coordination.cluster.reconcile import ByNode
 from brim.coordination.cluster.sightings import Seen
 from brim.domain.cluster import ClusterSpec
 from brim.domain.measuring import Measured, curve_of, curve_of_service, gain_of_one_more
-from brim.domain.profiling import Profile, advance, sizes_to_measure
+from brim.domain.profiling import Profile, ProfileNote, advance, sizes_to_measure
+from brim.domain.quantities import counted
 from brim.domain.resizing import Overheads, clocks_agree, ready_at
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import JobState, Snapshot, Standing
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
+from brim.domain.usage import RecentUse
 from brim.domain.workload import Job
 
 _CAUTION = (
@@ -28,7 +30,7 @@ _CAUTION = (
 _FREE_DEVICES_WAIT = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
-_ENDLESS = 1e9  # steps that a service is believed to have: it ends by its owner's word alone
+_ENDLESS = 1e12  # steps that a service is believed to have: it ends by its owner's word alone
 _RESTART = 10.0  # seconds that a command is believed to lose at a restart, until one was seen
 _BLIND_AFTER = 10.0  # seconds without a look, after which nobody knows what took how long
 
@@ -331,25 +333,23 @@ class Tracking:
         minimum, maximum = self._bounds(job, capacity)
         return sizes_to_measure(parts=_parts(job), minimum=minimum, maximum=maximum)
 
-    def advance(self, job: ScheduledJob, capacity: int, now: float) -> str:
-        """Go on with the profile of a job that runs.
-
-        Return the measurement, or why it is over, in words.
-        """
+    def advance(self, job: ScheduledJob, capacity: int, now: float) -> ProfileNote | None:
+        """Go on with the profile of a job that runs; return what is new about it."""
         profile = job.profile
         if profile is None or self.track(job).seen.first_step is None:
-            return ""
+            return None
         if job.target > profile.size:
             job.profile = None
-            return f"not at {profile.size}: its policy gives it {job.target}"
-        job.profile, outcome = advance(
+            size = counted(profile.size, "worker")
+            return ProfileNote("not measured", f"at {size}: its policy gives it {job.target}")
+        job.profile, note = advance(
             profile,
             self._measured(job),
             self._sizes(job, capacity),
             now=now,
             deadline=job.submission.deadline,
         )
-        return outcome
+        return note
 
     # What a policy sees ---------------------------------------------------------------------------
 
@@ -358,9 +358,10 @@ class Tracking:
         jobs: Sequence[ScheduledJob],
         spec: ClusterSpec,
         *,
-        lost: Collection[str],
+        unavailable: Mapping[str, str],
         kinds: Mapping[str, tuple[str, ...]],
         nodes: Mapping[str, tuple[str, ...]],
+        recent: RecentUse | None,
         memory: object,
         now: float,
     ) -> Snapshot:
@@ -369,11 +370,12 @@ class Tracking:
         One that has a deadline arrives once it can be judged.
 
         Args:
-            lost: nodes whose devices are unavailable now.
+            unavailable: why nodes have no devices now, by their ids.
             kinds: of nodes, by job that can go on on these only.
             nodes: by job that can be on these only.
+            recent: what tenants have borrowed lately.
         """
-        cluster, capacity = spec.cluster.with_lost(lost), spec.capacity
+        cluster, capacity = spec.cluster.with_lost(unavailable), spec.capacity
         arrived = [job.id for job in jobs if not job.judgement.judged and self.is_known(job)]
         return Snapshot(
             now=now,
@@ -387,6 +389,8 @@ class Tracking:
             overheads=self._lessons.overheads.paid_ahead,
             tenants=spec.tenants,
             promise=spec.promise,
+            recent=recent,
+            unavailable=unavailable,
             memory=memory,
         )
 
@@ -446,6 +450,7 @@ class Tracking:
             unmeasured=not is_profiled,
             anywhere=submission.anywhere,
             restart=self._restart_of(job) if submission.spec.is_restarted else 0.0,
+            profiled=profile is not None,
         )
 
 

@@ -7,12 +7,15 @@ JAX have it in the environment, and where a round ends, all of its processes end
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brim.coordination.job.membership import World
 from brim.domain.job import WORLD_MAX
+from brim.domain.quantities import counted
 
+_MARK = re.compile(r"\[start [0-9]+ of the command\]")
 _STARTS_ALLOWED = 1000  # that are told to commands which read it; brim itself counts otherwise
 
 
@@ -28,6 +31,20 @@ def size_of(members: int, maximum: int) -> int:
     return next(size for size in range(min(members, maximum), 0, -1) if maximum % size == 0)
 
 
+def mark_of_start(number: int) -> str:
+    """Return the line that parts the output of a start of a command from that of earlier ones.
+
+    >>> mark_of_start(2), is_mark(mark_of_start(12)), is_mark("[start of the loop]")
+    ('[start 2 of the command]', True, False)
+    """
+    return f"[start {number} of the command]"
+
+
+def is_mark(line: str) -> bool:
+    """Return whether a line of a log parts two starts of a command."""
+    return bool(_MARK.fullmatch(line))
+
+
 def words_of_surplus(members: int, maximum: int) -> str:
     """Return what a worker says that has no process.
 
@@ -35,10 +52,9 @@ def words_of_surplus(members: int, maximum: int) -> str:
     '3 workers, and 2 processes: only sizes that divide 4 keep the global batch; brim resize has others'
     """
     size = size_of(members, maximum)
-    processes = f"{size} process{'' if size == 1 else 'es'}"
     return (
-        f"{members} workers, and {processes}: only sizes that divide {maximum} keep the global batch; "
-        "brim resize has others"
+        f"{counted(members, 'worker')}, and {counted(size, 'process')}: only sizes that divide "
+        f"{maximum} keep the global batch; brim resize has others"
     )
 
 

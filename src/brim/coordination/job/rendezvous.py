@@ -71,6 +71,7 @@ from brim.coordination.job.membership import (
 )
 from brim.coordination.job.roster import Newcomers, Roster, at_work, serving
 from brim.coordination.job.worlds import world_of, would_overtake
+from brim.domain.quantities import counted
 
 _LAST_HOST = "its last host was asked to leave"
 
@@ -543,9 +544,7 @@ class Rendezvous:
             if worker not in seated:
                 worker.state = WorkerState.LEAVING
         self.roster.call_back(count, self.servers)
-        servers_note = (
-            "" if servers is None else f" and {servers} server{'' if servers == 1 else 's'}"
-        )
+        servers_note = "" if servers is None else f" and {counted(servers, 'server')}"
         self._causes.append(f"resize to {count}{servers_note}")
         dismissed = self._dismiss_starting() if self.lingers else []
         started = self._fill(with_spares=False)  # first: who is ready may wait for them

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from brim.domain.quantities import counted
 from brim.embeddings.tables.changes import Changes
 from brim.embeddings.tables.key_roster import KeyRoster, KeyRosterChange, Rules
 from brim.embeddings.tables.table import MOST_OWNERS, WEIGHT
@@ -192,7 +193,7 @@ class KeyedTable:
         if len(places) and int(places.min()) < 0:
             raise SpecError(
                 f"limit={self.rules.limit} of embedding {self.name!r}",
-                got=f"a state with {len(keys)} rows",
+                got=f"a state with {counted(len(keys), 'row')}",
                 need="room for them: a limit as large as it was",
             )
         for name, field in self.fields.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.host.process import run_module
 from brim.kubernetes.kinds import foreign_families
@@ -88,7 +89,7 @@ class Installation:
 
     def __post_init__(self) -> None:
         if not self.image or self.replicas < 1:
-            actual = f"image {self.image!r}, {self.replicas} replicas"
+            actual = f"image {self.image!r}, {counted(self.replicas, 'replica')}"
             raise SpecError("installation", got=actual, need="an image, and at least one replica")
         for option, name in (("--namespace", self.namespace), ("--watch", self.of)):
             if not re.fullmatch(_NAMESPACE, name) and (name or option == "--namespace"):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from brim.domain.quantities import counted
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.kubeflow.objects import INDEX, TYPE
 from brim.kubernetes.kubeflow.request import (
@@ -199,7 +200,9 @@ def outcome_of(
         if _ended_badly(pod) and not _is_to_replace(request, rank, pod):
             return JobOutcome("failed", "", last_words(pod))
     if run.most_failures is not None and failures > run.most_failures:
-        explanation = f"its pods have failed {failures} times, of {run.most_failures} at most"
+        explanation = (
+            f"its pods have failed {counted(failures, 'time')}, of {run.most_failures} at most"
+        )
         explanation += f"; {last}" if last else ""
         return JobOutcome("failed", "BackoffLimitExceeded", explanation)
     return JobOutcome()

@@ -62,7 +62,7 @@ from brim.kubernetes.objects.templates import (
 )
 from brim.kubernetes.objects.tenants import KnownTenants
 from brim.storage.bundles import read_bundle
-from brim.user_code.own_code import word_of
+from brim.user_code.own_code import is_in, word_of
 
 JOBS = "elasticjobs"  # as addresses name them
 JOB_NAME = (
@@ -245,7 +245,7 @@ def _is_complete(
         reading.problems.append(SpecError(path, got=str(fault), need=need))
         return False
     word = word_of(job)
-    if word and PurePath(word).name not in files:
+    if word and not is_in(files, job):
         place = "spec.file" if job.file else "spec.command"
         hint = did_you_mean(PurePath(word).name, files)
         need = "a file of the bundle"

@@ -139,11 +139,15 @@ def _tenant(name: str, spec: TenantSpec) -> Tenant:
         raise SpecError("spec", got=wrong.got, need=wrong.need, hint=wrong.hint) from None
 
 
-def with_tenants(base: ClusterSpec, tenants: KnownTenants) -> ClusterSpec:
+def with_tenants(
+    base: ClusterSpec, tenants: KnownTenants, *, usage_half_life: float | None = None
+) -> ClusterSpec:
     """Return the description of a cluster with these tenants.
 
     Args:
         base: the settings of the operator, with a node that has no devices: all that have some are
             brought.
+        usage_half_life: of the operator's settings; without tenants there is no use to count.
     """
-    return replace(base, tenants=tenants.tenants)
+    half_life = usage_half_life if tenants.tenants else None
+    return replace(base, tenants=tenants.tenants, usage_half_life=half_life)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brim.domain.quantities import counted
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Snapshot, Verdict
 
 
@@ -51,6 +52,7 @@ def edf(snapshot: Snapshot) -> Decision:
             workers[state.job.id] = size
             free -= size
     reasons = {
-        name: (Reason.ORDER, f"{size} workers in deadline order") for name, size in workers.items()
+        name: (Reason.ORDER, f"{counted(size, 'worker')} in deadline order")
+        for name, size in workers.items()
     }
     return Decision(workers=workers, verdicts=admit_all(snapshot), reasons=reasons)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brim.domain.quantities import counted
 from brim.domain.schedule import (
     Admitted,
     Decision,
@@ -45,7 +46,7 @@ def edf_admission(snapshot: Snapshot) -> Decision:
                 Admitted(job=name, reason=Reason.FITS, detail="no job is late under EDF")
             )
         else:
-            text = f"{len(found - late)} jobs, itself perhaps, would be late under EDF"
+            text = f"{counted(len(found - late), 'job')}, itself perhaps, would be late under EDF"
             verdicts.append(
                 Rejected(job=name, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
             )

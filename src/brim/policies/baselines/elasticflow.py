@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from brim.domain.quantities import counted
 from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import (
@@ -84,7 +85,7 @@ def elasticflow(snapshot: Snapshot) -> Decision:
     workers = {name: workers_now(promise, snapshot.now) for name, promise in plans.items()}
     _grant(snapshot.jobs, workers, snapshot.capacity - sum(workers.values()), fixed)
     reasons = {
-        name: (Reason.SURPLUS, f"{count} workers, its share included")
+        name: (Reason.SURPLUS, f"{counted(count, 'worker')}, its share included")
         for name, count in workers.items()
     }
     wake = next_change(plans, snapshot.now)
@@ -117,12 +118,13 @@ def _admit(
             wider = sorted([*needs, _need(state, now, fixed[name])], key=_by_due)
             found = plan_all(wider, now=now, devices=devices)
         if found is None:
-            text = f"no minimum share beside {len(needs)} promised jobs on {devices} devices"
+            others = counted(len(needs), "promised job")
+            text = f"no minimum share beside {others} on {counted(devices, 'device')}"
             verdicts.append(Rejected(job=name, reason=Reason.NO_CAPACITY, detail=text, runs=True))
         else:
             needs, plans = wider, found
             share = max(piece.workers for piece in found[name].pieces)
-            text = f"{share} workers are its minimum satisfactory share"
+            text = f"its minimum satisfactory share is {counted(share, 'worker')}"
             verdicts.append(Admitted(job=name, reason=Reason.FITS, share=share, detail=text))
     if plans is None:
         needs, plans = _keep(needs, now, devices)

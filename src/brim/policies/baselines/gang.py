@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Reason, Snapshot
 from brim.policies.baselines.edf import admit_all
 
@@ -39,7 +40,7 @@ def pack(
             continue
         reasons[state.job.id] = (
             Reason.GANG_INCOMPLETE,
-            f"a gang of {size} does not fit into {free} free devices",
+            f"a gang of {size} does not fit into {counted(free, 'free device')}",
         )
         if strict:
             break

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 
+from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Reason, Snapshot
 from brim.policies.baselines.edf import admit_all
 
@@ -34,7 +35,8 @@ def pollux(snapshot: Snapshot) -> Decision:
     else:
         workers, last = _allocate(list(states.values()), snapshot.capacity), snapshot.now
     reasons = {
-        name: (Reason.ORDER, f"{count} workers by fair speedup") for name, count in workers.items()
+        name: (Reason.ORDER, f"{counted(count, 'worker')} by fair speedup")
+        for name, count in workers.items()
     }
     waiting = len([name for name, count in workers.items() if count]) < len(states)
     return Decision(

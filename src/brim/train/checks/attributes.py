@@ -47,7 +47,8 @@ class Attributes:
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.named_modules())
-        self._buffers = {prefix: set(module._buffers) for prefix, module in self._modules}
+        # `keys`, since a scripted module's buffers cannot be iterated over.
+        self._buffers = {prefix: {*module._buffers.keys()} for prefix, module in self._modules}
         self._values_before = self._plain_ones()
         self._caches: dict[tuple[str, str], Any] = {}
         self._leftovers: dict[tuple[str, str], Any] = {}
@@ -162,7 +163,7 @@ class Attributes:
             SpecError: one has other values than the micro-batch before left.
         """
         for prefix, module in self._modules:
-            for name in module._buffers.keys() - self._buffers[prefix]:
+            for name in {*module._buffers.keys()} - self._buffers[prefix]:
                 value = module._buffers[name]
                 key = (prefix, name)
                 if key in self._leftovers and _has_changed(self._leftovers[key], value):

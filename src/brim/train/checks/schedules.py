@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ class ScheduleWatch:
     def _rates_now(self) -> list[list[float]]:
         """Return the learning rates of optimizers that no scheduler which is carried changes."""
         return [
-            [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            rates_of(optimizer.param_groups)
             for optimizer in self._optimizers
             if id(optimizer) not in self._carried
         ]
@@ -107,6 +107,14 @@ class ScheduleWatch:
                 for referrer in gc.get_referrers(optimizer)
             )
         return self._plateaus[id(optimizer)]
+
+
+def rates_of(groups: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the learning rates of parameter groups.
+
+    Groups without a number are left out: Adafactor has None where it finds its own rate.
+    """
+    return [float(group["lr"]) for group in groups if group.get("lr") is not None]
 
 
 def _steps_of(scheduler: Any) -> object:

@@ -12,22 +12,24 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib.util
+import multiprocessing.process
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from brim.tensors.chance import seed_everything
 from brim.train.entry import join
 from brim.user_code.own_code import parse
+from brim.user_code.python_program import PythonProgram
 
 _is_script = False
 
 
-def be_script(command: Sequence[str], seed: int) -> None:
-    """Begin as `python script.py arguments…` does.
+def be_script(program: PythonProgram, seed: int) -> None:
+    """Begin as `python script.py arguments…`, or `python -m module arguments…`, does.
 
     Set the arguments, the import path, and chance seeded for the job.
 
@@ -37,18 +39,19 @@ def be_script(command: Sequence[str], seed: int) -> None:
     if _is_script:
         return
     _is_script = True
-    sys.argv = list(command[1:])
-    folder = str(Path(command[1]).resolve().parent)
-    sys.path[: not os.environ.get("PYTHONSAFEPATH")] = [folder]
+    sys.argv = [program.path, *program.arguments]
+    # Processes that the script spawns look for it in the directory in which Python has begun.
+    vars(multiprocessing.process)["ORIGINAL_DIR"] = os.getcwd()
+    sys.path[: not os.environ.get("PYTHONSAFEPATH")] = [str(program.folder)]
     seed_everything(seed)
 
 
-def import_ahead(command: Sequence[str], seed: int) -> None:
-    """Import the leading imports of `python script.py arguments…` in advance."""
-    be_script(command, seed)
+def import_ahead(program: PythonProgram, seed: int) -> None:
+    """Import the leading imports of a program in advance."""
+    be_script(program, seed)
     with join.nobody_joins(), contextlib.suppress(BaseException):
-        for statement in leading_imports(Path(command[1])):
-            code = compile(ast.Module([statement], []), command[1], "exec", dont_inherit=True)
+        for statement in leading_imports(Path(program.path)):
+            code = compile(ast.Module([statement], []), program.path, "exec", dont_inherit=True)
             exec(code, {"__name__": "__main__"})  # a line of the script, which is run anyway
     # Python seeds this one of its own accord in each fork.
     os.register_at_fork(after_in_child=partial(random.setstate, random.getstate()))

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 
 from brim.domain.job import WORLD_MAX, JobSpec, default_micro_batches
 from brim.errors import SpecError
+from brim.tensors.compiled import run_scripted_as_written
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
 from brim.train.failures import report
 from brim.train.job import Job
@@ -29,8 +31,11 @@ _LAUNCHERS = {
     "PMI_SIZE": "mpirun",
 }
 
-# Modules around a model which sum gradients, or share out the model, between processes.
-_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
+# Modules around a model which sum gradients, or share out the model, between processes, or which
+# do the backward pass themselves, as Lightning Fabric's does.
+_WRAPPERS = frozenset(
+    {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "_FabricModule"}
+)
 
 _born_with: WorkerContext | None = None
 _started_with: WorkerContext | None = None
@@ -132,7 +137,23 @@ def join(
     _check_optimizer(optimizer)
     context = _context_here()
     if context is not None and _joined is not None:
-        raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
+        raise SpecError(
+            "brim.join",
+            got="a second call",
+            need="one job in a script under brim run",
+            hint="to train several times, as a search does, have one command do so and start "
+            "`brim run` for each, or train them all alone: python script.py",
+        )
+    thread = threading.current_thread()
+    if context is not None and thread is not threading.main_thread():
+        error = SpecError(
+            "brim.join",
+            got=f"a call in the thread {thread.name!r}",
+            need="a call in the main thread: signals reach no other one",
+            hint="train in the main thread, and have other threads do the other work",
+        )
+        report(context, error)  # an exception ends this thread alone
+        raise error
     options: dict[str, Any] = {
         "seed": seed, "micro_batches": micro_batches, "clip_norm": clip_norm, "on_nan": on_nan, "threads": threads,
         "audit": audit,
@@ -145,6 +166,7 @@ def join(
         _check_alone()
         spec = replace(spec_of_a_loner(), **chosen)
     torch.set_num_threads(spec.threads)
+    run_scripted_as_written()
     job = Job(
         model,
         optimizer,

@@ -46,6 +46,7 @@ _OF_OTHER_WORK = (
     "on_predict_",
     "on_exception",
     "example_input_array",
+    "load_from_checkpoint",
 )
 
 

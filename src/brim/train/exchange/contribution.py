@@ -60,7 +60,7 @@ class _Buffer:
             SpecError: something of another shape or type.
         """
         for holder, key in self.places:
-            tensor = holder.get(key)
+            tensor = holder[key] if key in holder else None  # noqa: SIM401 - scripted ones have no get
             if tensor is not self.home or tensor.shape != self.start.shape:
                 return self._checked(tensor)
         return self.home
@@ -323,7 +323,7 @@ class Contributions:
                 need="parameters that only the step's end changes: each worker's first samples "
                 "are others",
                 hint="run one batch through the model before brim.join, or in model(), so that "
-                "this is done",
+                "this is done; where the loop sets it, do so when job.step(loss) is not None",
             )
 
     def watch_buffers(self) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from torch import Tensor
 
 from brim.decoding import UNDECODABLE
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
 from brim.wire.messages import Publish
@@ -127,7 +128,7 @@ class Parts:
         if content.samples != self._samples:
             raise SpecError(
                 "the data",
-                got=f"{self._samples:,} rows",
+                got=counted(self._samples, "row"),
                 need=f"the {content.samples:,} that this job began with",
                 hint="start a new job for other data",
             )

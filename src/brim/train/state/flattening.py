@@ -153,8 +153,7 @@ class _Flattening:
         return self._tensor(tensor, path)
 
     def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> Any:
-        kind = type(tensor)
-        if kind not in (Tensor, nn.Parameter, nn.Buffer):
+        if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer) and not _is_values(tensor):
             return self._of_own_kind(tensor, path)
         if tensor.layout is torch.sparse_coo:
             parts = [tensor.detach()._indices(), tensor.detach()._values()]
@@ -269,6 +268,19 @@ class _Unflattening:
 def keeps_strides(tensor: Tensor) -> bool:
     """Return whether a tensor is carried with its strides: none is expanded, or mostly gaps."""
     return _can_be_laid_out(tensor.shape, tensor.stride())
+
+
+def _is_values(tensor: Tensor) -> bool:
+    """Return whether a tensor of another class is a parameter with memory of its own.
+
+    The network keeps the parameter, of whatever class, and takes over values alone.
+    """
+    kind: Any = type(tensor)
+    return (
+        isinstance(tensor, nn.Parameter)
+        and kind.__torch_dispatch__ is Tensor.__torch_dispatch__
+        and not hasattr(kind, "__tensor_flatten__")
+    )
 
 
 def copy_of(tensor: Tensor, device: torch.device) -> Tensor:

@@ -6,7 +6,6 @@ It is taken for a newcomer or a checkpoint, and put in place of another.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
@@ -23,7 +22,7 @@ from brim.embeddings.tables.tree import PLACES, TABLES, joined
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.checks.attributes import Attributes
 from brim.train.state.digests import Digests, digests_of
-from brim.train.state.flattening import copy_of, flatten, keeps_strides
+from brim.train.state.flattening import copy_of, flatten, keeps_strides, unflatten
 from brim.train.state.frozen import candidates_of, is_frozen_as, shares_memory
 from brim.train.state.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.state.optimization import Optimization
@@ -126,9 +125,7 @@ class TrainingState:
     @contextlib.contextmanager
     def registered_kept(self) -> Iterator[None]:
         """Put the user's registered objects back to their present state, at the end."""
-        previous = {
-            name: copy.deepcopy(_state_of(thing)) for name, thing in self._registered.items()
-        }
+        previous = {name: _copied(_state_of(thing)) for name, thing in self._registered.items()}
         try:
             yield
         finally:
@@ -139,6 +136,16 @@ class TrainingState:
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        missing = next((name for name in self._names if name not in tensors), None)
+        if missing is not None:
+            raise SpecError(
+                "your training loop",
+                got=f"a model that no longer has {missing!r}",
+                need="the parameters and buffers that brim.join saw: newcomers and checkpoints have "
+                "those",
+                hint="change the model before brim.join; to prune it while it trains, call "
+                "prune.identity(module, name) there, so that its masks are buffers from the start",
+            )
         return {
             name: tensors[name] for name in self._names if tensors[name].layout is torch.strided
         }
@@ -435,6 +442,13 @@ def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def _state_of(thing: Stateful | MutableMapping[str, Any]) -> dict[str, Any]:
     return dict(thing) if isinstance(thing, MutableMapping) else dict(thing.state_dict())
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Copy a state; copy.deepcopy refuses tensors that a computation with gradients made."""
+    skeleton, tensors = flatten(state)
+    copied: dict[str, Any] = unflatten(skeleton, [copy_of(each, each.device) for each in tensors])
+    return copied
 
 
 def _put_state(thing: Stateful | MutableMapping[str, Any], state: dict[str, Any]) -> None:

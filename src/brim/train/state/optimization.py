@@ -17,10 +17,11 @@ from torch.autograd.graph import _engine_run_backward
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.train.checks import backward_errors
 from brim.train.checks.attributes import is_plain
-from brim.train.checks.schedules import ScheduleWatch
+from brim.train.checks.schedules import ScheduleWatch, rates_of
 from brim.train.state.flattening import NEED, NotCarried, flatten
 from brim.train.state.restoring import restore
 
@@ -73,6 +74,7 @@ class Optimization:
         self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
         self._monitor = monitor
         self._intervals = [_interval_of(scheduler, interval) for scheduler in schedulers]
+        self._is_interval_given = interval is not None
         self._is_stepping = False
         self._rates: list[Any] | None = None
         self._has_tensors = False  # among these
@@ -246,7 +248,7 @@ class Optimization:
 
         None where the optimizers know of no such thing.
         """
-        rates = [float(group["lr"]) for group in self._groups() if "lr" in group]
+        rates = rates_of(self._groups())
         return rates if len(set(rates)) > 1 else rates[0] if rates else None
 
     def _name_of(self, index: int) -> str:
@@ -294,13 +296,26 @@ class Optimization:
         self._is_stepping = True
         try:
             for optimizer in self.optimizers:
-                self._scaler.step(optimizer) if self._scaler is not None else optimizer.step()
+                self._step(optimizer)
             if self._scaler is not None:
                 self._scaler.update()
         finally:
             self._is_stepping = False
         self._step_schedulers("step", {})
         self.schedules.remember()
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step one optimizer.
+
+        Raises:
+            SpecError: it asks for a closure, as SAM does although its argument is optional.
+        """
+        try:
+            self._scaler.step(optimizer) if self._scaler is not None else optimizer.step()
+        except Exception as error:
+            if "closure" in f"{type(error).__name__} {error}".lower():
+                raise _computes_again(optimizer, "optimizer") from error
+            raise
 
     def _unscale(self) -> None:
         if self._scaler is not None:
@@ -352,14 +367,16 @@ class Optimization:
                 (getattr(scheduler, name) for name in _HORIZONS if hasattr(scheduler, name)), None
             )
             if (
-                interval == "epoch"
+                not self._is_interval_given
+                and interval == "epoch"
                 and isinstance(horizon, int)
                 and horizon > epochs
                 and horizon >= steps
             ):
                 raise SpecError(
                     type(scheduler).__name__,
-                    got=f"a schedule of {horizon:,} steps that steps after each of {epochs} epochs",
+                    got=f"a schedule of {counted(horizon, 'step')} that steps after each of "
+                    f"{counted(epochs, 'epoch')}",
                     need="a word on when it steps",
                     hint='scheduler_interval="step" steps it with the optimizer, "epoch" after '
                     "each epoch",
@@ -422,13 +439,15 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SpecError(field, got=f"a {type(optimizer).__name__}", need="a torch.optim.Optimizer")
-    if isinstance(optimizer, torch.optim.LBFGS):
+    needed = "closure" if isinstance(optimizer, torch.optim.LBFGS) else _needed_by_step(optimizer)
+    if "closure" in needed:
+        raise _computes_again(optimizer, field)
+    if needed:
         raise SpecError(
             field,
-            got="LBFGS, which computes the loss again within a step",
-            need="an optimizer whose step() takes no closure: a step here is one pass over its "
-            "micro-batches",
-            hint="torch.optim.Adam(model.parameters())",
+            got=f"{type(optimizer).__name__}, whose step() needs {needed!r}",
+            need="an optimizer whose step() needs no argument",
+            hint="def step(self, closure=None), and the rest in an attribute that the loop sets",
         )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # torch's __init__ did not run
         library = type(optimizer).__module__.partition(".")[0]
@@ -436,6 +455,40 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
         raise SpecError(
             field, got=f"{library}'s {type(optimizer).__name__}, a wrapper", need=need, hint=hint
         )
+
+
+def _computes_again(optimizer: torch.optim.Optimizer, field: str) -> SpecError:
+    """Return the error of an optimizer that needs a closure."""
+    return SpecError(
+        field,
+        got=f"{type(optimizer).__name__}, which computes the loss again within a step",
+        need="an optimizer whose step() takes no closure: a step here is one pass over its "
+        "micro-batches",
+        hint="torch.optim.Adam(model.parameters())",
+    )
+
+
+def _needed_by_step(optimizer: torch.optim.Optimizer) -> str:
+    """Return the first argument that an optimizer's step() cannot be called without, or nothing.
+
+    One that has a step of its own, beside that of its class, shows it when it steps.
+    """
+    own = vars(optimizer).get("step")
+    if own is not None and not hasattr(own, "_wrapped_by_lr_sched"):  # torch's schedulers wrap it
+        return ""
+    try:
+        _, *arguments = inspect.signature(type(optimizer).step).parameters.values()
+    except (TypeError, ValueError):  # no signature is known
+        return ""
+    collects = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return next(
+        (
+            argument.name
+            for argument in arguments
+            if argument.default is argument.empty and argument.kind not in collects
+        ),
+        "",
+    )
 
 
 def check_carried(kind: str, thing: Any) -> None:

@@ -235,7 +235,8 @@ class Elastic(_Trainer):  # type: ignore[misc]
                 got=f"batches of {getattr(found, 'batch_size', None)}",
                 need=f"{size} samples: per_device_train_batch_size * gradient_accumulation_steps, "
                 "which is a step for any number of workers",
-                hint="DataLoader(..., batch_size=self._train_batch_size)",
+                hint="DataLoader(..., batch_size=self._train_batch_size); a Trainer that generates "
+                "its samples, as GRPOTrainer, trains at the restart level, without brim's mixin",
             )
         loader: DataLoader[Any] = copy.copy(found)
         loader.collate_fn = CountedCollate(found.collate_fn)

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`, with `servers`, or both), `suspend`, `renew` or `lose`.
+    """`status`, `stacks`, `resize` (with `workers`, `servers`, or both), `suspend`, `renew` or `lose`.
 
     A request to `suspend`, or to count an `agent` as lost, may have a `reason`.
 

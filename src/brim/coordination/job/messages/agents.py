@@ -256,6 +256,15 @@ class CopyData(Message, frozen=True):
     last: bool = False
 
 
+class StacksShown(Message, frozen=True):
+    """The Python stacks of this agent's workers, by name; empty for one that did not answer.
+
+    It has number 0.
+    """
+
+    stacks: dict[str, str]
+
+
 AgentMessage = (
     JoinJob
     | FromWorker
@@ -274,13 +283,14 @@ AgentMessage = (
     | Warn
     | Printed
     | CopyData
+    | StacksShown
 )
 
 
 class FromAgent(msgspec.Struct, frozen=True, array_like=True):
     """A message with its place in the session.
 
-    A `Beat` or `Printed` has number 0, and is not said again.
+    A `Beat`, `Printed` or `StacksShown` has number 0, and is not said again.
 
     Args:
         number: 1 for the first message of the session.
@@ -367,6 +377,10 @@ class SignalWorker(Message, frozen=True):
     reason: str = ""
 
 
+class ShowStacks(Message, frozen=True):
+    """Say where the Python code of each worker is now. It has number 0."""
+
+
 class EndRun(Message, frozen=True):
     """The job has ended, well or not: clean up and exit."""
 
@@ -384,6 +398,7 @@ MasterMessage = (
     | ReleaseTogether
     | ToWorker
     | SignalWorker
+    | ShowStacks
     | EndRun
 )
 
