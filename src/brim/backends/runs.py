@@ -40,6 +40,7 @@ from brim.host.account import (
     unreadable,
 )
 from brim.host.clock import SystemClock
+from brim.host.looking import AccountLooks
 from brim.storage.contact import read_contact, remove_dead_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.job_file import write_bundle
@@ -94,6 +95,7 @@ class RunProcesses:
     _far: FarNodes | None = None
     _kind: HostKind | None = None
     _jobs: dict[str, _Job] = field(default_factory=dict)
+    _looks: AccountLooks = field(default_factory=AccountLooks)
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         near_nodes = {
@@ -210,13 +212,26 @@ class RunProcesses:
         try:
             self._make_directory(launch)
             bundle = self.bundle(launch.spec.bundle) if launch.spec.bundle else b""
-            _check_reach(launch, self.run_dir(launch))
+            if launch.user:
+                await self._check_reach(launch)
             with acting_as(launch.user):
                 if bundle:
                     write_bundle(self.run_dir(launch), bundle)
                 self._start(launch, workers)
         except OSError as error:
             raise EnvironmentFault(f"cannot start {launch.job}: {error}") from error
+
+    async def _check_reach(self, launch: Launch) -> None:
+        """Raises EnvironmentFault where a job's account cannot run Python here, or work where it should.
+
+        Its processes would die before they could say so.
+        """
+        directory = _directory_of(launch.spec)
+        fault = await self._looks.look(launch.user, directory, lambda: _fault(launch))
+        if fault:
+            raise EnvironmentFault(
+                f"account {launch.user} cannot start {launch.job}: it cannot read {fault}"
+            )
 
     def _make_directory(self, launch: Launch) -> None:
         """Make the job's directory, in which its account alone may be.
@@ -299,7 +314,8 @@ class RunProcesses:
                 arguments=["--name", node, *arguments],
                 python=(sys.executable, brim.__version__),
                 environment={**_surroundings(launch.user), **spec.env, **token},
-                directory=_directory_of(spec, run_dir),
+                directory=_directory_of(spec),
+                fallback=str(run_dir.resolve()) if spec.bundle else "",
                 user=launch.user,
                 listens=listener is not None,
             )
@@ -345,26 +361,6 @@ class RunProcesses:
             _kill(_master_of(self.run_dir(launch)), launch.user)
 
 
-def _check_reach(launch: Launch, run_dir: Path) -> None:
-    """Raises EnvironmentFault where a job's account cannot run Python here, or work where it should.
-
-    Its processes would die before they could say so.
-    """
-    if not launch.user:
-        return
-    fault = unreadable(launch.user, PYTHON_FILES)
-    with acting_as(launch.user):
-        directory = _directory_of(launch.spec, run_dir)
-        try:
-            os.stat(os.path.join(directory, "."))
-        except PermissionError as error:
-            fault = fault or f"{directory}: {error.strerror}"
-    if fault:
-        raise EnvironmentFault(
-            f"account {launch.user} cannot start {launch.job}: it cannot read {fault}"
-        )
-
-
 def _listen(host: str) -> socket.socket:
     """Take a port on which other hosts call a job's master."""
     return listen_on(host, 0, backlog=_BACKLOG, hint="brim up --nodes HOST:PORT names the address")
@@ -398,11 +394,27 @@ def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:
     return replace(spec, workers=now, spares=0, faults=spec.faults if first else ())
 
 
-def _directory_of(spec: JobSpec, run_dir: Path) -> str:
-    """Return where a job works: where it was submitted, if that is on this host."""
-    if spec.bundle and not Path(spec.directory).is_dir():
-        return str(run_dir.resolve())
+def _directory_of(spec: JobSpec) -> str:
+    """Return where a job works, if it is there: where it was submitted."""
     return spec.directory or os.getcwd()
+
+
+def _fault(launch: Launch) -> str:
+    """Return what a job's account cannot read here, and why; empty: nothing.
+
+    Raises OSError where its directory is not to be had.
+    """
+    fault = unreadable(launch.user, PYTHON_FILES)
+    directory = _directory_of(launch.spec)
+    try:
+        with acting_as(launch.user):
+            os.stat(os.path.join(directory, "."))
+    except PermissionError as error:
+        return fault or f"{directory}: {error.strerror}"
+    except (FileNotFoundError, NotADirectoryError):
+        if not launch.spec.bundle:
+            raise
+    return fault
 
 
 def _master_of(run_dir: Path) -> int:

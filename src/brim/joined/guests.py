@@ -81,7 +81,8 @@ class Guests:
                 **request.environment,
                 "BRIM_TOKEN": request.token,
             },
-            directory=request.directory if Path(request.directory).is_dir() else str(run_dir),
+            directory=request.directory or str(run_dir),
+            fallback=str(run_dir),
             user=request.user,
         )
         reader, writer = os.pipe()

@@ -187,7 +187,7 @@ class NodeAgent:
         if request.user:
             become(request.user)  # before anything of the job's is touched
         die_with_parent(self._pid)  # behind that: the kernel forgets it where the account changes
-        os.chdir(request.directory)
+        work_in(request.directory, request.fallback)
         if not self._is_as_asked(request):
             command = run_module(*sys.argv, python=request.python[0])
             os.execve(command[0], command, with_equal_hashes(request.environment))
@@ -208,6 +208,16 @@ class NodeAgent:
         own_world = self._warm, (sys.executable, brim.__version__), self._environment
         requested = _of_consequence(with_equal_hashes(request.environment))
         return own_world == (True, request.python, requested)
+
+
+def work_in(directory: str, fallback: str) -> None:
+    """Work in a directory, or in another one where that is not there; see `Begin`."""
+    try:
+        os.chdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        if not fallback:
+            raise
+        os.chdir(fallback)
 
 
 def _of_consequence(environment: dict[str, str]) -> dict[str, str]:

@@ -30,6 +30,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         python: the interpreter that it needs, and of which version brim is there.
         environment: all of it.
         directory: where it works.
+        fallback: where it works if that directory is not there; empty: nowhere else. The agent itself
+            looks: a file system that does not answer holds up its own job alone.
         user: the account that it is to be of; empty: that of the node agent.
         listens: the last descriptor is the socket on which other hosts call the job's master.
     """
@@ -39,6 +41,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     python: tuple[str, str]
     environment: dict[str, str]
     directory: str
+    fallback: str = ""
     user: str = ""
     listens: bool = False
 
