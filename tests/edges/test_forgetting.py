@@ -49,7 +49,7 @@ def ended(served: Served, *, tenant: str = "ads", key: str = "") -> str:
     until(lambda: served.client.job(job).workers > 0, "its worker")
     write_run(served.folder / "jobs" / job)
     served.processes.end(job, "done", summary={"exit": "done"})
-    served.client.wait(job, timeout=10.0)
+    served.client.wait(job, timeout=60.0)
     return job
 
 
