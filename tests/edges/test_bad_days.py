@@ -55,7 +55,7 @@ def problem(client: Client) -> str:
 def test_locked_databases_keep_scheduler_and_records(served: Served) -> None:
     client = served.client
     client.submit(ask("1:4"))
-    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    until(lambda: served.processes.of("job-1").workers == 4, "4 workers")
     with locked(served.folder):
         with pytest.raises(EnvironmentFault, match="database is locked"):
             client.cancel("job-1")
@@ -84,7 +84,7 @@ def test_locked_databases_keep_scheduler_and_records(served: Served) -> None:
 def test_waiters_hear_of_ends_stored_on_disk(served: Served) -> None:
     client = served.client
     client.submit(ask("1:4"))
-    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    until(lambda: served.processes.of("job-1").workers == 4, "4 workers")
     with locked(served.folder):
         served.processes.end("job-1", "done", summary={"exit": "done"})
         until(lambda: bool(problem(client)), "the hold")

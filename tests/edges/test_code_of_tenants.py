@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -266,7 +267,7 @@ def test_only_bundles_in_brims_layout_are_read() -> None:
 )
 def test_bundle_of_odd_names_takes_no_minutes(name: str) -> None:
     bundle = pack({f"{k:04}{name}"[:512]: b"" for k in range(MOST_FILES // 8)})
-    started = monotonic()
+    started = process_time()
     tracemalloc.start()
     try:
         read_bundle(bundle, digest_of(bundle))
@@ -275,5 +276,5 @@ def test_bundle_of_odd_names_takes_no_minutes(name: str) -> None:
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert monotonic() - started < 5.0
+    assert process_time() - started < 5.0
     assert peak < 32 << 20

@@ -47,7 +47,7 @@ def test_waits_for_a_dead_master_ignore_wall_time(
     started = time.monotonic()
     with pytest.raises(EnvironmentFault, match="did not answer in 0 s"):
         ask(f"unix:{tmp_path}/master", token="t", question=Ask(verb="status"), timeout=0.3)
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 60.0
 
 
 def test_run_that_ends_meanwhile_is_said_to_have(

@@ -31,7 +31,7 @@ def group(tmp_path: Path) -> Iterator[ControlGroup]:
     group = make_group(tmp_path)
     assert group is not None
     yield group
-    assert group.end(patience=5.0)
+    assert group.end(patience=60.0)
 
 
 def left_in(group: ControlGroup) -> int:
@@ -49,11 +49,11 @@ def test_only_leftovers_of_the_group_end(tmp_path: Path, group: ControlGroup) ->
     assert second is not None
     survivors, survivors_beside = left_in(inner), left_in(second)
     assert (inner.members(), group.members()) == ([survivors], [survivors, survivors_beside])
-    assert inner.end(patience=5.0)
+    assert inner.end(patience=60.0)
     assert has_ended(survivors)
     assert not inner.path.exists()
     assert not has_ended(survivors_beside)
-    assert group.end(patience=5.0)
+    assert group.end(patience=60.0)
     assert has_ended(survivors_beside)
     assert groups_of(tmp_path) == []
     assert group.end()  # it is gone
@@ -73,7 +73,7 @@ def test_a_group_is_found_by_its_folder(tmp_path: Path, group: ControlGroup) -> 
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert output.split() == [str(group.path)]
     assert make_group(tmp_path) == group  # there is one
-    assert foreign_group.end(patience=5.0)
+    assert foreign_group.end(patience=60.0)
 
 
 @needs_groups
@@ -97,7 +97,7 @@ def test_who_leaves_removes_it_unless_somebody_is_left(group: ControlGroup) -> N
     survivors = left_in(group)
     subprocess.run(command, check=True)
     assert group.members() == [survivors]
-    assert group.end(patience=5.0)
+    assert group.end(patience=60.0)
     group.path.mkdir()
     subprocess.run(command, check=True)
     assert not group.path.exists()
@@ -211,7 +211,7 @@ def test_a_constantly_forking_group_is_ended(group: ControlGroup) -> None:
     forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
     forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)
-    assert group.end(patience=10.0)
+    assert group.end(patience=60.0)
     until(lambda: not group.path.exists(), "its end")
 
 

@@ -188,17 +188,20 @@ def slow_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Master
 
 
 def test_a_kept_master_may_start_slowly(
-    slow_master: tuple[Master, Keeper], capfd: pytest.CaptureFixture[str]
+    slow_master: tuple[Master, Keeper],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     master, keeper = slow_master
     clock, calls = VirtualClock(1.0), itertools.count()
 
     def dial() -> AgentStream:
         clock.advance(10.0)
-        silent = next(calls) < 10
-        return cast(
-            AgentStream, Script(hangs=True) if silent else Script(life(1), says(1, HOLDS[0]))
-        )
+        if next(calls) < 10:
+            return cast(AgentStream, Script(hangs=True))
+        # Its words are no silence, however long this process is held up between them.
+        monkeypatch.setattr("brim.agent.conversation._SILENCE", 60.0)
+        return cast(AgentStream, Script(life(1), says(1, HOLDS[0])))
 
     async def listen() -> None:
         conversation = Conversation("a", dial=dial, keeper=keeper, clock=clock)

@@ -105,7 +105,7 @@ def test_requests_open_no_stream(path: str) -> None:
             "type": "http", "method": "GET", "path": path, "query_string": query,
             "client": ("127.0.0.1", 1), "headers": headers,
         }  # fmt: skip
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(20.0):
             await guard(scope, asyncio.Queue[Any]().get, send)
         assert sent[0]["status"] == 403
 
@@ -233,6 +233,7 @@ class Open:
             sock=line,
             origin=Origin(f"http://{self.host}"),
             additional_headers={"Cookie": self.cookie},
+            open_timeout=30.0,
         ) as stream:
             try:
                 for _ in range(frames):

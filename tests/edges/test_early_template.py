@@ -92,18 +92,22 @@ def test_it_ends_where_no_job_comes(template: Template) -> None:
 def test_an_agent_leaving_before_its_master_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    environment = {**os.environ, "BRIM_TOKEN": "token", "TMPDIR": str(tmp_path)}
+    folder, heart = tmp_path / "temporary", tmp_path / "heart"
+    folder.mkdir()
+    environment = {**os.environ, "BRIM_TOKEN": "token", "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "brim", "agent", "no-such-host.invalid:9", "--patience", "1m"]
+    command += ["--heartbeat-file", str(heart)]
     with subprocess.Popen(command, env=environment) as agent:
         try:
             deadline = time.monotonic() + DEADLINE
-            while not (templates := psutil.Process(agent.pid).children()):
+            while not heart.exists():  # it looks for its master
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            time.sleep(1.0)  # it looks for its master
+            templates = psutil.Process(agent.pid).children()
+            assert templates
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(timeout=DEADLINE) == 0
         finally:
             agent.kill()
-    assert psutil.wait_procs(templates, timeout=10)[1] == []
-    assert list(tmp_path.iterdir()) == []
+    assert psutil.wait_procs(templates, timeout=60)[1] == []
+    assert list(folder.iterdir()) == []

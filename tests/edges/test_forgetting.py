@@ -46,10 +46,10 @@ ROOT = os.geteuid() == 0
 def ended(served: Served, *, tenant: str = "ads", key: str = "") -> str:
     """A job that has run and is done, with files in its directory."""
     job = served.client.submit(ask("1", tenant=tenant, key=key)).job
-    until(lambda: served.client.job(job).workers > 0, "its worker")
+    until(lambda: served.processes.of(job).workers > 0, "its worker")
     write_run(served.folder / "jobs" / job)
     served.processes.end(job, "done", summary={"exit": "done"})
-    served.client.wait(job, timeout=10.0)
+    served.client.wait(job, timeout=60.0)
     return job
 
 

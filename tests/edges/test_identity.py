@@ -73,7 +73,7 @@ class TlsServer:
 
     def __enter__(self) -> TlsServer:
         self._thread.start()
-        assert self._up.wait(10.0)
+        assert self._up.wait(60.0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +98,7 @@ def enrolling(authority: Authority) -> Iterator[TlsServer]:
 def answer_to(port: int, context: ssl.SSLContext, *, role: str = "master") -> bytes:
     """The answer of `say_who` to a caller."""
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=5.0) as line,
+        socket.create_connection(("127.0.0.1", port), timeout=60.0) as line,
         context.wrap_socket(line, server_hostname=server_name(role)) as call,
     ):
         return b"".join(iter(lambda: call.recv(256), b""))
@@ -113,7 +113,7 @@ def is_refused(port: int, context: ssl.SSLContext) -> bool:
 
 
 def joining(port: int, token: str, *, name: str = "h2", server: str = "master") -> Identity:
-    return enrol("127.0.0.1", port, token, server=server, name=name, timeout=5.0)
+    return enrol("127.0.0.1", port, token, server=server, name=name, timeout=60.0)
 
 
 def test_each_end_knows_the_other(authority: Authority) -> None:
@@ -257,7 +257,7 @@ def test_what_is_no_request_gets_nothing(
     authority: Authority, enrolling: TlsServer, message: bytes
 ) -> None:
     with (
-        socket.create_connection(("127.0.0.1", enrolling.port), timeout=5.0) as line,
+        socket.create_connection(("127.0.0.1", enrolling.port), timeout=60.0) as line,
         client_context(authority.certificate).wrap_socket(
             line, server_hostname=server_name("master")
         ) as call,
@@ -302,7 +302,7 @@ def test_grpc_takes_these_certificates(authority: Authority) -> None:
         options = grpc_options("master")
         with grpc.secure_channel(f"127.0.0.1:{server.port}", credentials, options) as channel:
             call = channel.unary_unary("/brim.Master/Ask").future(b"")
-            assert seen.wait(10.0)
+            assert seen.wait(60.0)
             call.cancel()
     assert addresses == {
         "alpn": "h2",

@@ -75,8 +75,8 @@ class Door:
         await self._server.stop()
 
 
-def answer_of(address: str, token: str = TOKEN) -> Answer:
-    return ask(address, token=token, question=Ask(verb="status"), timeout=5.0)
+def answer_of(address: str, token: str = TOKEN, *, timeout: float = 60.0) -> Answer:
+    return ask(address, token=token, question=Ask(verb="status"), timeout=timeout)
 
 
 def test_both_doors_open_for_who_has_the_token(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_both_doors_open_for_who_has_the_token(tmp_path: Path) -> None:
                 assert (await asyncio.to_thread(answer_of, address)).ok
                 stream = open_stream(address, token=TOKEN)
                 await stream.send(FromAgent(1, 0, Beat()))
-                async with asyncio.timeout(5.0):
+                async with asyncio.timeout(60.0):
                     assert (await anext(stream.messages())).message == Beat()
                 await stream.close()
             assert len(door.heard) == 4
@@ -121,7 +121,7 @@ class Stranger:
     async def call(self, verb: str, *messages: bytes, **metadata: bytes) -> bytes:
         call = self.channel.stream_unary(f"/brim.Master/{verb}")
         pairs = tuple((f"brim-{name}-bin", value) for name, value in metadata.items())
-        answer: bytes = await call(iter(messages), metadata=pairs, timeout=5.0)
+        answer: bytes = await call(iter(messages), metadata=pairs, timeout=60.0)
         return answer
 
 
@@ -192,7 +192,7 @@ def test_who_calls_without_a_certificate_is_not_heard(tmp_path: Path) -> None:
             ):
                 greet = channel.stream_unary("/brim.Master/Greet")
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await greet(metadata=(("brim-nonce-bin", bytes(16)),), timeout=5.0)
+                    await greet(metadata=(("brim-nonce-bin", bytes(16)),), timeout=60.0)
                 assert refused.value.code().name == "UNAVAILABLE"
                 await channel.close()
             assert door.heard == []
@@ -225,7 +225,7 @@ def test_caller_of_an_impostor_master_fails_at_once(kind: str) -> None:
             with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
                 await anext(stream.messages())
             await stream.close()
-            assert time.monotonic() - started < 4.0
+            assert time.monotonic() - started < 30.0
 
     asyncio.run(work())
 
@@ -255,7 +255,7 @@ def test_a_port_may_be_of_ipv6(listen: str, tmp_path: Path) -> None:
             assert (await asyncio.to_thread(answer_of, address)).ok
             stream = open_stream(address, token=TOKEN)
             await stream.send(FromAgent(1, 0, Beat()))
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(60.0):
                 assert (await anext(stream.messages())).message == Beat()
             await stream.close()
 
@@ -303,7 +303,7 @@ options = [("grpc.max_send_message_length", -1), *grpc_options(MASTER)]
 for _ in range(6):
     with grpc.secure_channel(sys.argv[1], credentials, options=options) as channel:
         try:
-            channel.stream_unary("/brim.Master/Ask")(iter([bytes(500_000_000)]), timeout=3)
+            channel.stream_unary("/brim.Master/Ask")(iter([bytes(500_000_000)]), timeout=60)
         except grpc.RpcError as error:
             print(error.code().name)
 """
@@ -343,7 +343,7 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
                 # Of each: what called, what it is led to, and the end of that.
                 assert len(os.listdir("/proc/self/fd")) - descriptors_before < 1_000 + 3 * 256 + 100
                 # Those who say nothing make way at once, and not when their time is over.
-                assert (await asyncio.to_thread(answer_of, door.address)).ok
+                assert (await asyncio.to_thread(answer_of, door.address, timeout=5.0)).ok
 
     asyncio.run(work())
 

@@ -65,12 +65,12 @@ async def called(port: int, token: str, name: str = "n1", *, life: int = 1) -> S
 
 
 async def next_message(line: SchedulerLine) -> ToNode:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         return await anext(line.messages())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -203,9 +203,9 @@ def test_what_makes_no_sense_ends_the_connection(tmp_path: Path, words: bytes) -
 def test_silence_is_the_end_of_a_lease(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
+            started = SystemClock().now()
             line = await called(port, token)
             assert await next_message(line) == Welcome()
-            started = SystemClock().now()
             await until(lambda: far.seen([])["n1"].lost)
             assert SystemClock().now() - started > SILENCE - 0.5
             line.close()
@@ -358,8 +358,11 @@ def _open(connections: list[socket.socket]) -> int:
     return count
 
 
-def test_crowd_of_one_host_spares_nodes_of_others(tmp_path: Path) -> None:
+def test_crowd_of_one_host_spares_nodes_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The oldest makes way: of the host that has the most."""
+    monkeypatch.setattr(joining, "_TO_SHAKE_HANDS", 60.0)
 
     async def live() -> None:
         async with far_nodes(tmp_path) as (_, port, _):
@@ -400,7 +403,7 @@ def test_strangers_keeping_connections_are_dropped(
             call.write(b"x" * 64)  # no greeting
             await loop.sock_sendall(raw, outgoing.read())
             assert len(far._server._strangers) == 1
-            async with asyncio.timeout(4.0):  # asyncio waits for 30 s if it is not told otherwise
+            async with asyncio.timeout(20.0):  # asyncio waits for 30 s if it is not told otherwise
                 while await loop.sock_recv(raw, 1 << 16):
                     pass
             await until(lambda: not len(far._server._strangers))

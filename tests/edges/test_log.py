@@ -131,9 +131,9 @@ def test_schedulers_log_each_cycle_and_failure(
 ) -> None:
     caplog.set_level(logging.INFO, "brim")
     served.client.submit(ask("1:4"))
-    until(lambda: served.client.job("job-1").workers == 4, "4 workers")
+    until(lambda: served.processes.of("job-1").workers == 4, "4 workers")
     served.processes.end("job-1", "failed", who="user", problem="it raised")
-    served.client.wait("job-1", timeout=10.0)
+    served.client.wait("job-1", timeout=60.0)
     log_lines = lines_of(caplog)
     cycles = [line for _, line in log_lines if line.event == "cycle"]
     assert any((cycle.fields["jobs"], cycle.fields["workers"]) == (1, 4) for cycle in cycles)

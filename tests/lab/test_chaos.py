@@ -303,12 +303,16 @@ with socket.create_server(("10.77.0.2", 5000)) as server:
 """
 _CALL = """
 import socket, sys
-connection = socket.create_connection(("10.77.0.2", 5000), timeout=10)
+connection = socket.create_connection(("10.77.0.2", 5000), timeout=60)
+owed = 0  # echoes: one that was late is heard with the next
 for line in sys.stdin:
     connection.settimeout(float(line))
     try:
         connection.sendall(b"x")
-        print(connection.recv(1) == b"x", flush=True)
+        owed += 1
+        while owed and (echo := connection.recv(owed)):
+            owed -= len(echo)
+        print(not owed, flush=True)
     except TimeoutError:
         print("late", flush=True)
     except ConnectionError:

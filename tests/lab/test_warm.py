@@ -102,8 +102,8 @@ def test_descriptors_reach_a_fork_under_their_numbers(tmp_path: Path) -> None:
             command, pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as template:
             found = {
-                int(name): os.readlink(f"/proc/{template.pid}/fd/{name}")
-                for name in os.listdir(f"/proc/{template.pid}/fd")
+                number: os.readlink(f"/proc/{template.pid}/fd/{number}")
+                for number in (0, 1, 2, *descriptors)  # others may come and go meanwhile
             }
             other_end.close()
             own_end.close()

@@ -33,6 +33,7 @@ def pod(server: ProgressServer, monkeypatch: pytest.MonkeyPatch) -> ProgressServ
     """This process, as one in a pod of a TrainJob."""
     for name, value in server.variables(1).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(status_server, "_TO_ANSWER", 60.0)
     server.fresh(1)
     return server
 
@@ -179,7 +180,10 @@ class View:
         raise AssertionError(text)
 
 
-def test_every_run_in_a_pod_reports(pod: ProgressServer, run: RecordedRun) -> None:
+def test_every_run_in_a_pod_reports(
+    pod: ProgressServer, run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.runs.followers._TO_END", 60.0)
     followers = Followers(run.run_dir)
     followers.tend(View())
     run.end()
