@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,10 @@ import psutil
 import pytest
 
 from brim import client
-from brim.wire.listening import take_port
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import FILES, ROOT, Run, has_ended, joining, started, until
+from e2e.running import FILES, ROOT, Run, free_port, has_ended, joining, started, until
 from e2e.test_any_command import processes
+from e2e.test_bad_days import is_gone
 
 pytestmark = pytest.mark.e2e
 
@@ -48,8 +47,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]
 
 def start_together(size: int, words: Sequence[str]) -> tuple[int, list[subprocess.Popen[bytes]]]:
     """Processes of a command as any launcher would start them, and the port of the first."""
-    with take_port("127.0.0.1") as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     variables = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return port, [
         subprocess.Popen(words, env=os.environ | variables | {"RANK": str(rank)})
@@ -161,7 +159,7 @@ def test_lost_worker_and_host_change_no_bit(
         starts, victim = len(run.events("round")), command_on(hosts[1])[0]
         os.kill(victim, signal.SIGKILL)
         until(lambda: has_ended(victim), "its end", run)
-        shutil.rmtree(saved)
+        until(lambda: is_gone(saved), "its removal, whoever writes there still", run)
         until(lambda: len(run.events("round")) > starts, "another start", run)
         wait_for_rounds(saved, run)
         first = min(path.name for path in saved.glob("xgboost-*/rounds-*"))
