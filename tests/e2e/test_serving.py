@@ -226,6 +226,7 @@ def test_an_unservable_version_is_reported(versions: Path, tmp_path: Path) -> No
         assert "dense.safetensors is damaged" in problems
         assert "nonsense/manifest.json is damaged" in problems
         assert "changes version 00000002-" in problems
+        until(lambda: server.said().count("not served:") >= 3, "words about them")
         assert server.said().count("not served:") == 3, "once each"
         assert server.ask(body=ROWS)[1] == answer_before
         put(versions / "2", watched)
