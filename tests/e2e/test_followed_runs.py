@@ -80,10 +80,6 @@ class Followed:
             for name in ("events.jsonl", "steps.jsonl")
         )
 
-    def is_level(self) -> bool:
-        """Whether the mirror has all that the run has."""
-        return self.records(self.into) == self.records(self.run_dir)
-
 
 def test_a_mirror_ends_with_its_run(tmp_path: Path) -> None:
     calm = str(undisturbed(*JOB)["weights_sha256"])
@@ -114,7 +110,7 @@ def test_a_mirror_ends_with_its_run(tmp_path: Path) -> None:
         _, explanation = next_master.process.communicate(timeout=DEADLINE)
         assert next_master.process.returncode == 0, explanation
         assert "it goes on from its newest checkpoint" in explanation
-        until(followed.is_level, "the last records")
+        assert followed.records(followed.into) == followed.records(followed.run_dir)
     summary = read_history(followed.into).ended
     assert summary is not None
     assert summary.summary["weights_sha256"] == calm
@@ -135,8 +131,8 @@ def test_a_run_suspended_by_port_takes_another_token(tmp_path: Path) -> None:
         assert asyncio.run(pending_answer).ok
         _, explanation = run.process.communicate(timeout=DEADLINE)
         assert run.process.returncode == 0, explanation
-        until(followed.is_level, "the last records")
         assert mirror.events("run_ended")[-1]["summary"]["exit"] == "suspended"
+        assert followed.records(followed.into) == followed.records(followed.run_dir)
         followed.driver = Driver(tmp_path, BRIM_TOKEN="of the next start")
         (tmp_path / "hurry").touch()
         run = stack.enter_context(followed.master("--workers", "1:2"))
