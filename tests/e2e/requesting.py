@@ -77,7 +77,8 @@ class Requests:
         before = Counter(self.answers)
         while sum(self.answers.values()) < sum(before.values()) + 20:
             time.sleep(0.01)
-        return {name for name, count in self.answers.items() if count > before[name]}
+        after = Counter(self.answers)  # at once: other threads add to it
+        return {name for name, count in after.items() if count > before[name]}
 
 
 @contextmanager

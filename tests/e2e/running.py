@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import psutil
 
 from brim.host.death_notice import signal_that_ended
+from brim.wire.listening import take_port
 from brim_lab.chaos.hosts import Host
 from brim_lab.driver import Driver, Output
 
@@ -126,6 +128,16 @@ def joining(
     driver = Driver(folder, BRIM_TOKEN=contact_fields["token"], **variables).with_prefix(prefix)
     command = ("agent", address or contact_fields["address"], *options)
     return driver.start(*command, stdout=stdout, stderr=stderr)
+
+
+def free_port() -> int:
+    """A free port of this host, below those that the kernel gives to anybody meanwhile."""
+    while True:
+        with (
+            contextlib.suppress(OSError),
+            take_port("127.0.0.1", 20_000 + secrets.randbelow(9_000)) as listener,
+        ):
+            return int(listener.getsockname()[1])
 
 
 def has_ended(pid: int) -> bool:

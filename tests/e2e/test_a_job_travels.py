@@ -63,7 +63,7 @@ def optimizer(model: nn.Module) -> torch.optim.Optimizer:
 def metrics() -> dict[str, Any]:
     return {"accuracy": brim.metrics.accuracy()}
 """
-JOB = ("--epochs", "2", "--global-batch-size", "64")
+JOB = ("--epochs", "3", "--global-batch-size", "64")
 LONG = ("--epochs", "60", "--global-batch-size", "64")
 
 
@@ -92,7 +92,7 @@ def test_a_submitted_job_needs_no_local_files(home: Home, tmp_path: Path) -> Non
         for k, file in enumerate((slow, fast))
     }
     assert calm[slow] != calm[fast]
-    hurry = ("--set", "pause=0.05", "--set", f"hurry={tmp_path / 'hurry'}")
+    hurry = ("--set", "pause=0.1", "--set", f"hurry={tmp_path / 'hurry'}")
     # Two jobs with modules of the same names, at once, from a folder that has others of them.
     (tmp_path / "layers.py").write_text("raise RuntimeError('modules of the working directory')\n")
     words = (*JOB, "--tenant", "ads", "--workers", "1:2", *hurry)

@@ -65,7 +65,8 @@ class Home:
         return done.stdout
 
     def job(self, file: Path, tenant: str) -> str:
-        words = [*LONG_JOB[1:], "--workers", "1:2"]
+        slow = ("--set", "pause=0.02", "--set", f"hurry={self.folder / 'hurry'}")
+        words = [*LONG_JOB[1:], *slow, "--workers", "1:2"]
         return self.brim("submit", str(file), *words, "--tenant", tenant).strip()
 
 
@@ -109,6 +110,7 @@ def test_job_runs_under_the_account_of_its_tenant(home: Home) -> None:
     until(lambda: client.job(job).workers == 2, "2 workers")
     client.suspend(job)
     until(lambda: client.job(job).state == "suspended", "its checkpoint")
+    (home.folder / "hurry").touch()
     client.resume(job)
     assert client.wait(job, timeout=DEADLINE).summary["exit"] == "done"
     output = "".join(f"{line}\n" for _, line in client.logs(job))
@@ -139,6 +141,7 @@ def test_program_at_a_terminal_is_the_accounts(home: Home) -> None:
 
 
 def test_links_of_a_tenant_lead_the_scheduler_nowhere(home: Home) -> None:
+    (home.folder / "hurry").touch()
     job = home.job(Path(DIGITS), "ads")
     client = Client(home.state)
     assert client.wait(job, timeout=DEADLINE).summary["exit"] == "done"

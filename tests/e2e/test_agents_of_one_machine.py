@@ -72,17 +72,23 @@ def bytes_sent(host: Host) -> int:
     return int(link["stats64"]["tx"]["bytes"])
 
 
+def sent_until(hosts: tuple[Host, ...], run: Run, step: int) -> tuple[int, list[int]]:
+    """A step from this one on, and the bytes that each host has sent by then: no other came meanwhile."""
+    while True:
+        run.wait_for_step(step)
+        step = run.steps()[-1]["step"]
+        sent = [bytes_sent(host) for host in hosts]
+        if run.steps()[-1]["step"] == step:
+            return step, sent
+        step = run.steps()[-1]["step"] + 1
+
+
 def bytes_of_a_step(hosts: tuple[Host, ...], run: Run) -> float:
     """The bytes that the busiest host sends for one step."""
-    run.wait_for_step(3)
-    step, sent_before = run.steps()[-1]["step"], [bytes_sent(host) for host in hosts]
-    run.wait_for_step(step + 8)
-    sent = [
-        bytes_sent(host) - bytes_before
-        for host, bytes_before in zip(hosts, sent_before, strict=True)
-    ]
-    steps = float(run.steps()[-1]["step"] - step)
-    return max(sent) / steps
+    first, sent_before = sent_until(hosts, run, 3)
+    last, sent_after = sent_until(hosts, run, first + 8)
+    sent = [after - before for before, after in zip(sent_before, sent_after, strict=True)]
+    return max(sent) / (last - first)
 
 
 def test_one_copy_of_each_machine_crosses_the_network(

@@ -45,7 +45,15 @@ def processes(run: Run, rank: int) -> list[psutil.Process]:
 
 
 def wait_for_progress(run: Run, step: int) -> None:
-    until(lambda: any(e["step"] >= step for e in run.events("progress")), f"step {step}", run)
+    """Wait for a report of the present round: one before it may have come further."""
+
+    def is_made() -> bool:
+        rounds = run.events("round")
+        return any(
+            e["step"] >= step and e["round"] == rounds[-1]["round"] for e in run.events("progress")
+        )
+
+    until(is_made, f"step {step}", run)
 
 
 def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:

@@ -65,13 +65,16 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     with started(tmp_path / "run", *job) as run:
         run.wait_for_step(20)
         victim = run.pid(run.members()[0])
+        before = len(run.events("worker"))  # on a busy machine it may have been silent already
         os.kill(victim, signal.SIGSTOP)
         until(lambda: len(run.events("round")) > 1, "a round without the stopped worker", run)
         assert has_ended(victim)
         run.hurry()
         assert run.finish()["exit"] == "done"
-    states = [event["state"] for event in run.events("worker") if event["pid"] == victim]
-    assert states[states.index("active") :] == ["active", "suspect", "lost"]
+    of_victim = [event for event in run.events("worker") if event["pid"] == victim]
+    assert "active" in [event["state"] for event in of_victim]
+    states = [e["state"] for e in run.events("worker")[before:] if e["pid"] == victim]
+    assert states == ["suspect", "lost"]
     check_ledger(tmp_path / "run")
 
 
@@ -196,7 +199,7 @@ def test_a_stopped_worker_costs_steps_since_its_checkpoint(
         stopped.suspend()
         _process(run, "brim.agent").kill()
         until(lambda: bool(run.events("restored")), "a restore", run)
-        assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+        assert has_ended(stopped.pid)
         run.hurry()
         assert run.finish()["exit"] == "done"
     assert run.events("restored")[0]["step"] % 5 == 0
@@ -260,10 +263,7 @@ def test_nothing_outlives_the_command(tmp_path: Path) -> None:
         family = psutil.Process(run.process.pid).children(recursive=True)
         run.process.kill()
         run.process.wait()
-        until(
-            lambda: not any(p.is_running() and p.status() != "zombie" for p in family),
-            "the end of all processes",
-        )
+        until(lambda: all(has_ended(p.pid) for p in family), "the end of all processes")
     assert run.events("run_ended")[0]["summary"]["exit"] == "suspended"
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,10 @@ import psutil
 import pytest
 
 from brim import client
-from brim.wire.listening import take_port
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import FILES, ROOT, Run, has_ended, joining, started, until
+from e2e.running import DEADLINE, FILES, ROOT, Run, free_port, has_ended, joining, started, until
 from e2e.test_any_command import processes
+from e2e.test_bad_days import is_gone
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +39,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]
     def digest(job: tuple[str, str]) -> str:
         folder = tmp_path_factory.mktemp("alone")
         command_line = command(job, folder)[1:]
-        subprocess.run(command_line, check=True, timeout=120)
+        subprocess.run(command_line, check=True, timeout=DEADLINE)
         return (folder / "digest-0-1").read_text()
 
     return digest
@@ -48,8 +47,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, str]
 
 def start_together(size: int, words: Sequence[str]) -> tuple[int, list[subprocess.Popen[bytes]]]:
     """Processes of a command as any launcher would start them, and the port of the first."""
-    with take_port("127.0.0.1") as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     variables = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return port, [
         subprocess.Popen(words, env=os.environ | variables | {"RANK": str(rank)})
@@ -61,8 +59,8 @@ def test_all_parameters_make_the_same_trees(tmp_path: Path) -> None:
     """One command trains many times, alone and with three workers: trees, metrics and the best round."""
     words = (sys.executable, str(FILES / "boosted_cases.py"), str(tmp_path))
     _, processes = start_together(3, words)
-    subprocess.run(words, check=True, timeout=120)
-    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    subprocess.run(words, check=True, timeout=DEADLINE)
+    assert [process.wait(DEADLINE) for process in processes] == [0, 0, 0]
     alone = json.loads((tmp_path / "cases-0-1").read_text())
     assert len({digest for digest, *_ in alone.values()}) == len(alone) > 10
     for rank in range(3):
@@ -95,7 +93,7 @@ def test_workers_and_deaths_change_no_bit(
         victim = processes(run, 1)[0]
         victim.kill()
         summary = run.finish()
-    assert [process.wait(60) for process in pair] == [0, 0]
+    assert [process.wait(DEADLINE) for process in pair] == [0, 0]
     assert (summary["exit"], summary["steps"]) == ("done", int(job[0])), run.err
     assert any(event["state"] == "lost" for event in run.events("worker"))
     assert digests(tmp_path) == dict.fromkeys(
@@ -161,7 +159,7 @@ def test_lost_worker_and_host_change_no_bit(
         starts, victim = len(run.events("round")), command_on(hosts[1])[0]
         os.kill(victim, signal.SIGKILL)
         until(lambda: has_ended(victim), "its end", run)
-        shutil.rmtree(saved)
+        until(lambda: is_gone(saved), "its removal, whoever writes there still", run)
         until(lambda: len(run.events("round")) > starts, "another start", run)
         wait_for_rounds(saved, run)
         first = min(path.name for path in saved.glob("xgboost-*/rounds-*"))

@@ -109,8 +109,8 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
     with started(tmp_path / "run", "train", *job, *PACED, *options) as run:
         until(lambda: len(run.events("checkpoint")) > 1, "two checkpoints", run)
         until(lambda: len(run.members()) == 2, "no newcomer that could keep the state", run)
-        for worker in run.members():
-            os.kill(run.pid(worker), signal.SIGKILL)
+        for pid in [run.pid(worker) for worker in run.members()]:
+            os.kill(pid, signal.SIGKILL)
         run.hurry()
         summary = run.finish()
     assert summary["exit"] == "done", run.err

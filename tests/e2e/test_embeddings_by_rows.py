@@ -71,7 +71,8 @@ def test_delays_have_one_digest_for_any_world(tmp_path: Path) -> None:
 def test_kills_leave_no_partial_step(tmp_path: Path) -> None:
     calm = undisturbed(*JOB)
     chance, kills = random.Random(3), 0
-    with started(tmp_path / "run", "train", *JOB, "--workers", "3", "--spares", "2") as run:
+    options = ("--workers", "3", "--spares", "2", "--set", "pause=0.005")
+    with started(tmp_path / "run", "train", *JOB, *options) as run:
         run.wait_for_step(1)
         while run.process.poll() is None and kills < 12:
             time.sleep(chance.uniform(0.0, 0.3))
@@ -80,6 +81,7 @@ def test_kills_leave_no_partial_step(tmp_path: Path) -> None:
             if all(not has_ended(pid) for pid in members):  # one that knows the state is left
                 os.kill(victim, signal.SIGKILL)
                 kills += 1
+        run.hurry()
         disturbed = run.finish()
     assert kills >= 5
     assert disturbed["weights_sha256"] == calm["weights_sha256"]

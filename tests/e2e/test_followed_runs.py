@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from brim.wire.control import ask_later
 from brim.wire.following import RecordsFollower
 from brim.wire.messages import Ask
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, DIGITS, Run, check_ledger, undisturbed, until
+from e2e.running import DEADLINE, DIGITS, Run, check_ledger, free_port, lines, undisturbed, until
 
 pytestmark = pytest.mark.e2e
 JOB = (DIGITS, "--epochs", "4", "--global-batch-size", "128", "--micro-batches", "2")
@@ -32,8 +31,7 @@ class Followed:
     """A run on this host; its follower has an address and a token alone."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.address = f"127.0.0.1:{found.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.folder, self.run_dir, self.into = folder, folder / "run", folder / "mirror"
         self.mirror = RecordsMirror(self.into)
         self.driver = Driver(folder, BRIM_TOKEN=TOKEN)
@@ -100,7 +98,7 @@ def test_a_mirror_ends_with_its_run(tmp_path: Path) -> None:
         agent.kill()
         mirror.process.kill()
         mirror.process.wait()
-        stood_at = mirror.steps()[-1]["step"]
+        stood_at = lines(followed.run_dir / "steps.jsonl")[-1]["step"]
         shutil.rmtree(followed.run_dir)
         next_master = stack.enter_context(followed.master(*options))
         stack.enter_context(followed.agent())

@@ -82,8 +82,9 @@ def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm
         checkpoint = run.events("checkpoint")[0]
         assert Path(checkpoint["path"]).parent == path / "checkpoints"
         assert (path / "checkpoints" / f"step-{checkpoint['step']:08}" / "manifest.json").exists()
-        for worker in run.members():  # who comes in their place has the state from there
-            os.kill(run.pid_on(hosts, worker), signal.SIGKILL)
+        # Who comes in their place has the state from there.
+        for pid in [run.pid_on(hosts, worker) for worker in run.members()]:
+            os.kill(pid, signal.SIGKILL)
         until(lambda: bool(run.events("restored")), "a restore", run)
         assert run.events("restored")[0]["step"] >= checkpoint["step"]
         assert len(set(agents_of(run).values())) == 1

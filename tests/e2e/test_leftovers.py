@@ -61,9 +61,10 @@ def test_child_processes_end_with_worker_and_run(tmp_path: Path, notes: Path) ->
         }
         assert other_processes
         assert not any(map(has_ended, other_processes.values()))
+        # The template's as well, and that of another worker.
+        until(lambda: len(children(notes)) >= 4, "what the next worker starts", run)
         run.process.send_signal(signal.SIGINT)
         assert run.finish()["exit"] == "suspended"
-    assert len(children(notes)) >= 4  # the template's as well, and that of another worker
     assert all(map(has_ended, children(notes).values()))
 
 

@@ -197,8 +197,10 @@ def test_each_host_limits_its_own_logs(tmp_path: Path) -> None:
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0", "--set", "lines=500")
-    with started(tmp_path / "run", "train", CHATTY, *JOB, *hosts, "--log-limit", "1MiB") as run:
+    hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0", "--set", "lines=1000")
+    slow = ("--set", "pause=0.01", "--set", f"hurry={tmp_path / 'hurry'}")
+    options = (*JOB, *hosts, *slow, "--log-limit", "1MiB")
+    with started(tmp_path / "run", "train", CHATTY, *options) as run:
         agent = joining(run.directory, TMPDIR=str(scratch))
         try:
             until(lambda: bool(run.events("round")), "a round", run)
@@ -206,6 +208,7 @@ def test_each_host_limits_its_own_logs(tmp_path: Path) -> None:
             remote_log = next(path for path in logs.glob("w*.log"))
             until(lambda: remote_log.stat().st_size > 4 << 20, "output", run)
             until(lambda: disk_use(logs) <= 1 << 20, "a cut", run)
+            (tmp_path / "hurry").touch()
             summary = run.finish()
             assert agent.wait(DEADLINE) == 0
         finally:

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -79,9 +80,11 @@ def test_a_master_may_die_wherever_it_writes(
 
 
 def _master(run: Run) -> int:
-    family = psutil.Process(run.process.pid).children(recursive=True)
-    found: int = next(process.pid for process in family if "brim.master" in process.cmdline())
-    return found
+    for process in psutil.Process(run.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # as the one before may be by now
+            if "brim.master" in process.cmdline():
+                return int(process.pid)
+    raise AssertionError("no master")
 
 
 def has_lived(run: Run, lives: int) -> bool:

@@ -41,7 +41,8 @@ def test_signals_at_a_board_change_no_digest(
     tmp_path: Path, role: str, number: signal.Signals
 ) -> None:
     calm = undisturbed(*JOB)
-    with started(tmp_path / "run", "train", *JOB, *FAST, "--workers", "2") as run:
+    options = (*FAST, "--set", "pause=0.001", "--workers", "2")
+    with started(tmp_path / "run", "train", *JOB, *options) as run:
         for step in (60, 160):  # of 720, which a busy test must not come behind
             run.wait_for_step(step)
             rounds = len(run.events("round"))
@@ -53,6 +54,7 @@ def test_signals_at_a_board_change_no_digest(
                 os.kill(victim, signal.SIGCONT)
                 continue
             until(lambda rounds=rounds: len(run.events("round")) > rounds, "a new round", run)  # type: ignore[misc]
+        run.hurry()
         summary = run.finish()
     assert summary["exit"] == "done", run.err
     assert summary["weights_sha256"] == calm["weights_sha256"]

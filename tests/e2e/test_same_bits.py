@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from e2e.running import DIGITS, FLIGHTS, PACED, check_ledger, ledger, train, undisturbed
+from e2e.running import (
+    DIGITS,
+    FLIGHTS,
+    PACED,
+    check_ledger,
+    ledger,
+    started,
+    train,
+    undisturbed,
+    until,
+)
 from tiers import LONG, long_after
 
 pytestmark = pytest.mark.e2e
@@ -15,7 +25,8 @@ pytestmark = pytest.mark.e2e
 WIDE_DEEP = (FLIGHTS, "--set", "dropout=0.1", "--global-batch-size", "4096")
 CNN = (DIGITS, "--epochs", "3", "--global-batch-size", "128")
 Calm = tuple[tuple[str, ...], dict[str, Any]]
-FAULTS = "kill rank 1 at step 8; add 1 at step 14; term rank 0 at step 20; kill rank 2 at step 26"
+# Between the second and the third, the newcomer has time to come.
+FAULTS = "kill rank 1 at step 5; add 1 at step 7; term rank 0 at step 23; kill rank 2 at step 26"
 
 
 @pytest.fixture(
@@ -59,7 +70,13 @@ def test_deaths_joins_and_leaves_keep_the_weights(calm: Calm, tmp_path: Path) ->
 
 def test_a_growing_job_keeps_its_weights(tmp_path: Path) -> None:
     single = undisturbed(*CNN)
-    grown = train(tmp_path / "grown", *CNN, "--workers", "1:3")
+    slow = ("--set", "pause=0.02")
+    with started(tmp_path / "grown", "train", *CNN, *slow, "--workers", "1:3") as run:
+        until(lambda: bool(run.events("round")) and len(run.members()) == 3, "growth", run)
+        run.hurry()
+        grown = run.finish()
+        assert run.process.returncode == 0, run.err
+    assert "Traceback" not in (tmp_path / "grown" / "logs" / "master.log").read_text()
     assert grown["weights_sha256"] == single["weights_sha256"]
     assert grown["world_sizes"][-1] == 3
     assert grown["steps_redone"] == 0

@@ -359,7 +359,7 @@ def test_commands_have_deadlines_and_give_way(home: Home) -> None:
         script,
     ).strip()
     saved = home.run_dir(job) / "saved"
-    until(lambda: len(lines(saved / "starts-0")) == 2, "the start of two")
+    until(lambda: len(lines(saved / "starts-0")) >= 2, "the start of two")
     (saved / "hurry").touch()
     assert home.finished(owner)["exit"] == "done"
     ended = home.finished(job)
@@ -433,11 +433,11 @@ def test_a_pipeline_survives_its_scheduler(home: Home) -> None:
     count = "import os; print(*sorted(os.listdir(os.environ['PLACE'])))"
     python = (sys.executable, "-c")
     first = home.brim(*common, "--name", "prepare", "--at", "3s", "--", "true").strip()
+    assert home.job(first).waits.startswith("it begins in ")
     behind = ("--after", f"{first}:ok")
     parts = home.brim(*common, *behind, "--array", "1-3%2", "--", *python, part).strip()
     last = home.brim(*common, "--after", f"{parts}:ok", "--", *python, count).strip()
     assert first.startswith("prepare-")
-    assert home.job(first).waits.startswith("it begins in ")
     assert home.job(last).state == "submitted"
     home.kill_scheduler()
     home.brim("up", "--cluster", str(home.file))

@@ -86,8 +86,8 @@ def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
         tmp_path / "run", "train", *JOB, *PACED, "--workers", "2", "--ps", "1", "--spares", "0"
     ) as run:
         run.wait_for_step(5)
-        kill(run, servers=False)
         round = len(run.events("round"))
+        kill(run, servers=False)
         until(lambda: len(run.events("re_formed")) >= round, "a round with new workers", run)
         run.hurry()
         summary = run.finish()

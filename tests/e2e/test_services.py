@@ -12,9 +12,8 @@ import psutil
 import pytest
 
 from brim.wire.cluster import ServiceView
-from brim.wire.listening import take_port
 from e2e.requesting import requests_to
-from e2e.running import FILES, LONG_JOB, PACED, leftovers, undisturbed, until
+from e2e.running import FILES, LONG_JOB, PACED, free_port, leftovers, undisturbed, until
 from e2e.test_scheduler import Home
 from tiers import LONG, NEEDS_HAPROXY
 
@@ -32,12 +31,6 @@ health: /healthz
 grace: 3s
 notice: 1s
 """
-
-
-def free_port() -> int:
-    with take_port("127.0.0.1") as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class World(Home):

@@ -29,7 +29,7 @@ from brim_lab.driver import Driver
 from e2e.attempts import outcome_of
 from e2e.reachable import can_be_reachable, reachable
 from e2e.requesting import requests_to
-from e2e.running import DEADLINE, FILES, leftovers, until
+from e2e.running import DEADLINE, FILES, free_port, leftovers, until
 from tiers import LONG, NEEDS_HAPROXY
 
 NOBODY, DAEMON = 65534, 1
@@ -147,8 +147,7 @@ class Home:
 
     def __init__(self, folder: Path, account: int = 0) -> None:
         self.state = folder / "state"
-        with take_port("127.0.0.1") as listener:
-            self.port = int(listener.getsockname()[1])
+        self.port = free_port()
         shutil.copy(FILES / "answering.py", folder / "answering.py")
         (folder / "cluster.yaml").write_text(
             CLUSTER.replace("user: nobody", "") if account else CLUSTER

@@ -21,7 +21,7 @@ import pytest
 
 from brim.client import Client
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, LONG_JOB, ROOT, lines, started, undisturbed, until
+from e2e.running import DEADLINE, LONG_JOB, ROOT, free_port, lines, started, undisturbed, until
 
 SCRIPTS = ROOT / "examples" / "08-slurm"
 OURS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
@@ -155,12 +155,6 @@ def ends(run: Path) -> list[dict[str, Any]]:
     return [
         event["summary"] for event in lines(run / "events.jsonl") if event["kind"] == "run_ended"
     ]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from brim.launch.progress import ProgressServer
 from brim.loggers import trainjob
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, DIGITS, JOB, lines, undisturbed, until
+from e2e.running import DEADLINE, DIGITS, JOB, free_port, lines, undisturbed, until
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
@@ -53,8 +52,7 @@ class TrainJob:
         self.folder, self.nodes, self.args, self.hosts = folder, nodes, args, hosts
         self.address = hosts[0].address if hosts else "127.0.0.1"
         self.variables, self.uid = variables, UID
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        self.port = free_port()
         self.starts = 0
         self.pods: dict[int, Pod] = {}
 

@@ -63,10 +63,10 @@ class Commands:
     def warm_processes(self) -> dict[int, psutil.Process]:
         return {
             process.pid: process
-            for process in psutil.process_iter()
-            if f"{self.folder}/" in " ".join(words_of(process))
+            for process in psutil.process_iter(["name"])
+            if process.info["name"] == "brim-warm"
+            and f"{self.folder}/" in " ".join(words_of(process))
             and "brim.node.warm_process" in words_of(process)
-            and process.name() == "brim-warm"
         }
 
     def warm_process(self) -> psutil.Process:

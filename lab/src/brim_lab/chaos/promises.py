@@ -124,7 +124,8 @@ def shared_memory() -> frozenset[str]:
     if not _SHARED.is_dir():
         return frozenset()
     names = {path.name for path in _SHARED.iterdir() if path.name.startswith(_NAMES)}
-    return frozenset(names - _mapped() if names else names)
+    unmapped = names - _mapped() if names else names
+    return frozenset(name for name in unmapped if (_SHARED / name).exists())  # nor went meanwhile
 
 
 def _mapped() -> set[str]:
