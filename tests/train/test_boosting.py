@@ -605,6 +605,7 @@ def test_sigterm_ends_behind_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         "brim.xgboost.training.progress", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
     )
+    monkeypatch.setattr("brim.xgboost.training._BATCH", 60.0)  # however slow the first round is
     with pytest.raises(SystemExit) as ending:
         train(QUICK, rows, 6)
     assert ending.value.code == 143
