@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import OrderedDict, defaultdict, deque
 from enum import Enum
-from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,8 +85,7 @@ def by_checkpoint(tree: Any) -> Any:
 
 
 def by_shared_memory(tree: Any) -> Any:
-    with Path("/dev/shm/brim-test-flattening").open("w+b") as file:
-        Path(file.name).unlink()
+    with TemporaryFile(dir="/dev/shm") as file:
         home = Home(file.fileno())
         home.begin(tree, 3)
         return home.load(3)

@@ -89,6 +89,7 @@ def test_gpus_of_other_jobs_are_skipped(
 def test_gpu_of_a_dead_worker_is_waited_for(seen: pytest.MonkeyPatch) -> None:
     """The kernel still clears its worker away."""
     answers = iter([False, False, False, True])
+    seen.setattr(host_gpus, "_TO_BE_FREED", 60.0)
     seen.setattr(torch.cuda, "device_count", lambda: 2)
     seen.setattr(host_gpus, "_take", lambda _: next(answers))
     gpus.take_own_gpu(1)

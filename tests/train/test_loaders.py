@@ -151,14 +151,14 @@ class Slow(Noisy):
 
 
 def test_new_rounds_ignore_old_requests(new_feed: Any) -> None:
-    feed = new_feed(DataLoader(Slow(), BATCH, num_workers=1, prefetch_factor=8), None)
+    feed = new_feed(DataLoader(Slow(), BATCH, num_workers=1, prefetch_factor=20), None)
     first = feed.read(ask(feed))
     next(first)
     first.close()
     started = time.monotonic()
     next(feed.read(ask(feed, after=3)))
-    # Two micro-batches of 0.8 s, and not the eight that were asked for.
-    assert time.monotonic() - started < 4.0
+    # Two micro-batches of 0.8 s, and not the twenty that were asked for.
+    assert time.monotonic() - started < 10.0
 
 
 class Wrong(Noisy):
@@ -247,7 +247,7 @@ def test_something_else_is_looked_at_while_nothing_comes(new_feed: Any) -> None:
     with pytest.raises(Changed):
         next(feed.read(ask(feed), meanwhile=look))
     feed.close()
-    assert psutil.Process().children() == other_children
+    assert not {*psutil.Process().children()} - {*other_children}
 
 
 def test_loaders_are_initialised_as_by_torch(new_feed: Any) -> None:
@@ -414,8 +414,7 @@ def test_stuck_readers_are_noticed(new_feed: Any, monkeypatch: pytest.MonkeyPatc
     feed.dataset.pool.shutdown()
 
 
-def test_busy_readers_get_no_warning(new_feed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders_module, "_TO_COMPUTE", 0.5)
+def test_busy_readers_get_no_warning(new_feed: Any) -> None:
     feed, warnings = new_feed(Noisy(), 1), list[str]()
     feed.warn = warnings.append
     with ThreadPoolExecutor(1) as pool:

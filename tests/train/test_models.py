@@ -207,7 +207,8 @@ def test_the_interactions_are_those_of_the_paper() -> None:
 
 
 def test_large_batches_interact_like_slices() -> None:
-    network, x = CompressedInteractions(4, (6, 4)), torch.randn(200, 4, 3)
+    network = CompressedInteractions(4, (6, 4)).double()
+    x = torch.randn(200, 4, 3, dtype=torch.float64)
     torch.testing.assert_close(
         network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])])
     )

@@ -20,7 +20,7 @@ import brim
 from brim.train.entry import stopping as stopping_module
 
 FORK = multiprocessing.get_context("fork")
-MOST_STEPS = 2000
+MOST_STEPS = 50_000  # more than a minute of them: nobody ends before it is asked to
 TO_MEET = 3.0  # seconds that a process waits for others that have gone
 
 
@@ -84,6 +84,7 @@ class Command:
 def test_without_agreement_one_leaves_and_others_wait() -> None:
     command = Command(3, agrees=False)
     command.signal(0)
+    command.processes[0].join(60.0)
     assert list(command.steps(TO_MEET)) == [0]
 
 

@@ -243,9 +243,9 @@ def test_broken_trades_write_nothing(hosts: Hosts, ends: str) -> None:
         with pytest.raises(PeerLost if ends == "peer" else (Interrupted, PeerLost)):
             exchange.add("blocks", 0)
         exchange.close()
-        assert not [t for t in threading.enumerate() if t.name == "trade" and t.is_alive()]
 
     hosts.each(work)
+    assert not [t for t in threading.enumerate() if t.name == "trade" and t.is_alive()]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ from brim.train.membership import Membership
 
 DEADLINE = 300.0
 # Seconds from the record of a warm newcomer to the request for a boundary, which another process has
-# to pass on: a step takes less.
+# to pass on: a step takes less. Where a busy machine takes more, each wait is twice as long as the last.
 TO_BE_ASKED = 0.1
+MOST_TO_BE_ASKED = 3.2
 # Seconds for the noting of a pass. A worker at it may be killed, and another that waits is to hear of
 # the next round, in which it may be the one that notes.
 TO_NOTE = 10.0
@@ -36,15 +37,24 @@ _PHASES = (COMMIT, "gather", "end")
 def keep_pace() -> None:
     """Make every worker of this process, and of its forks, wait for the faults of its job."""
     usual_arrive, usual_commit = Membership.arrive, Membership.commit
+    patience = TO_BE_ASKED
+
+    def be_asked() -> None:
+        nonlocal patience
+        time.sleep(patience)
+        patience = min(2 * patience, MOST_TO_BE_ASKED)
 
     def wait(self: Membership, step: int) -> None:
+        nonlocal patience
         spec, run_dir = self._context.spec, Path(self._context.run_dir)
         if not spec.faults:
             return
         events = run_dir / "events.jsonl"
         _until(lambda: _is_settled(spec, step, events))
-        if not _is_settled(spec, step, events, present_states=("active",)):
-            time.sleep(TO_BE_ASKED)
+        if _is_settled(spec, step, events, present_states=("active",)):
+            patience = TO_BE_ASKED
+        else:
+            be_asked()
 
     def arrive(self: Membership, step: int, phase: str, payload: bytes = b"") -> Any:
         if phase in _PHASES:
@@ -54,11 +64,18 @@ def keep_pace() -> None:
     def commit(self: Membership, step: int, report: bytes, **options: Any) -> bool:
         if self.world_size > 1:
             wait(self, step)
-        else:  # who is alone waits for one thing there: its own leave
+        else:  # who is alone hears meanwhile that it is to leave, or that its checkpoint may count
             spec, events = self._context.spec, Path(self._context.run_dir) / "events.jsonl"
-            _until(lambda: _leaves_are_under_way(spec, step, events), meanwhile=self.poll)
+            _until(
+                lambda: (
+                    _leaves_are_under_way(spec, step, events)
+                    and _is_settled(spec, step, events)
+                    and _may_die(spec, step, events)
+                ),
+                meanwhile=self.poll,
+            )
             if _is_leaving(self._context.worker, events):
-                time.sleep(TO_BE_ASKED)
+                be_asked()
         return usual_commit(self, step, report, **options)
 
     Membership.arrive, Membership.commit = arrive, commit  # type: ignore[method-assign]
@@ -125,6 +142,13 @@ def _leaves_are_under_way(spec: JobSpec, step: int, events: Path) -> bool:
     )
 
 
+def _may_die(spec: JobSpec, step: int, events: Path) -> bool:
+    """Whether the only worker leaves a checkpoint, if one was due and the coming commit kills it."""
+    is_due = 0 < spec.checkpoint_every.steps <= step
+    is_killed = any(f.kind is FaultKind.KILL and f.step == step + 1 for f in spec.faults)
+    return not (is_due and is_killed) or _Course.of(events).has_checkpoint
+
+
 def _is_leaving(worker: str, events: Path) -> bool:
     return _Course.of(events).states.get(worker) == "leaving"
 
@@ -138,12 +162,14 @@ class _Course:
         states: the last of each worker.
         turned_away: workers that did not agree with the others.
         restored: the step that the run was resumed from.
+        has_checkpoint: whether one has become official.
     """
 
     performed: dict[str, str] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     turned_away: set[str] = field(default_factory=set)
     restored: int = 0
+    has_checkpoint: bool = False
 
     @classmethod
     def of(cls, events: Path) -> _Course:
@@ -158,6 +184,8 @@ class _Course:
                     course.turned_away.add(event["worker"])
             elif event["kind"] == "restored":
                 course.restored = event["step"]
+            elif event["kind"] == "checkpoint":
+                course.has_checkpoint = True
         return course
 
     def due(self, spec: JobSpec, step: int) -> list[Fault]:

@@ -33,7 +33,7 @@ TEACHER = next(case for case in LOOPS if case.name == "hidden_target")
         (("add 1 at step 7",), {}, "was turned away, and the run goes on with 1 worker", True),
         (("term rank 0 at step 7", ""), {}, "than before the job was suspended", False),
         (
-            ("kill rank 0 at step 19",),  # the first checkpoint has 1.5 s to be written
+            ("kill rank 0 at step 19",),  # a checkpoint is waited for: pace.py
             {"checkpoint_every": 4},
             "was repeated, and its loss is",
             False,
