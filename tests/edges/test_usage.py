@@ -104,8 +104,8 @@ def test_recent_use_is_shown_and_replayed(house: House, monkeypatch: pytest.Monk
     (in_csv, _) = rows_of(brim(house, "--csv").stdout)
     assert (in_csv["lately_share"], in_csv["weight"]) == ("1.00", "1")
     assert float(in_csv["lately_devices"]) > 0.01
-    house.client.submit(ask("1:8", tenant="web"))
-    until(lambda: len(house.client.jobs()) == 2, "a cycle after it")
+    other = house.client.submit(ask("1:8", tenant="web")).job
+    until(lambda: house.client.job(other).judged, "a cycle after it")
     house.client.cancel(job)
     house.close()
     with contextlib.closing(Database(house.folder / "scheduler.db")) as database:
