@@ -520,7 +520,7 @@ def test_the_courier_dies_by_itself(tmp_path: Path) -> None:
     code = "import brim.wire.courier as courier; courier.LONGEST_SENDING = 1; courier.main()"
     lines = [msgspec.json.encode(each) + b"\n" for each in (hook(receiver), notification())]
     done = subprocess.run(
-        [sys.executable, "-c", code], input=b"".join(lines), capture_output=True, timeout=30.0,
+        [sys.executable, "-c", code], input=b"".join(lines), capture_output=True, timeout=300.0,
         check=False,
     )  # fmt: skip
     assert done.returncode < 0

@@ -61,17 +61,19 @@ class Keeper:
         await self._over.wait()
         relay.stop()
         server.stop()
+        while relay._callers or server._calls:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)  # so that what ends has ended before the loop does
 
     def __enter__(self) -> Keeper:
         self._thread.start()
-        assert self._up.wait(10.0)
+        assert self._up.wait(60.0)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._over is not None
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10.0)
+        self._thread.join(60.0)
         self._listener.close()
 
 

@@ -437,7 +437,7 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         gives_up = threads.submit(hasty.wait, "job-1")
         served.close()
         with pytest.raises(EnvironmentFault, match=r"no scheduler runs in .* \(no answer for"):
-            gives_up.result(30.0)
+            gives_up.result(60.0)
         until(lambda: all(told), "what both are told")
         for notices in told:  # the next one, ten seconds later, says for how long
             assert notices[0] == (
@@ -452,8 +452,8 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         next_life = Served(served.folder)
         until(lambda: client.job("job-1").workers == 8, "8 workers")
         next_life.processes.end("job-1", "done", summary={"exit": "done"})
-        assert waiting.result(30.0).state == "done"
-        following.result(30.0)
+        assert waiting.result(60.0).state == "done"
+        following.result(60.0)
         next_life.close()
     for notices in told:
         assert notices[-1] == "the scheduler answers again"
@@ -633,7 +633,7 @@ def test_policy_refusals_exit_3_with_numbers(served: Served) -> None:
         "the verdict",
     )
     served.client.cancel("digits-3")
-    assert "digits-3: no promise (too-late-even-alone): " in waiting.result(30.0).stderr
+    assert "digits-3: no promise (too-late-even-alone): " in waiting.result(60.0).stderr
 
 
 def test_a_refusing_policy_says_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -869,13 +869,13 @@ def test_questions_are_answered_during_long_cycles(
 
     def slow(snapshot: Snapshot) -> Decision:
         is_asked.set()
-        assert answered.wait(20.0), "nobody was answered meanwhile"
+        assert answered.wait(60.0), "nobody was answered meanwhile"
         return policy(snapshot)
 
     monkeypatch.setattr("brim.scheduler.loop._MAX_INLINE_JOBS", 0)
     monkeypatch.setattr("brim.scheduler.loop.POLICIES", {**POLICIES, "brim": slow})
     client.submit(ask(tenant="web"))
-    assert is_asked.wait(20.0)
+    assert is_asked.wait(60.0)
     assert [view.job for view in client.jobs()] == ["job-1", "job-2"]
     client.cancel("job-2")
     client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS, policy="edf"))
@@ -897,7 +897,7 @@ def test_questions_are_answered_during_dry_runs(
     def slow(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForecast:
         assert single.acquire(blocking=False), "two at a time"
         is_asked.set()
-        assert answered.wait(20.0), "nobody was answered meanwhile"
+        assert answered.wait(60.0), "nobody was answered meanwhile"
         forecast = what_if(snapshot, newcomer, decide)
         single.release()
         return forecast
@@ -905,14 +905,14 @@ def test_questions_are_answered_during_dry_runs(
     monkeypatch.setattr("brim.scheduler.loop.what_if", slow)
     with ThreadPoolExecutor(2) as threads:
         dry = [threads.submit(client.forecast, ask(tenant="web")) for _ in range(2)]
-        assert is_asked.wait(20.0)
+        assert is_asked.wait(60.0)
         client.submit(ask(tenant="web"))
         until(lambda: client.job("job-2").judged, "a cycle")
         client.cancel("job-1")
         until(lambda: client.job("job-1").has_ended, "its end")
         assert not any(request.done() for request in dry)
         answered.set()
-        takes = [request.result(20.0).takes for request in dry]
+        takes = [request.result(60.0).takes for request in dry]
     # Job 1 was there when the first of the two began, and not when the second did.
     assert sorted("job-1" in take for take in takes) == [False, True]
 
