@@ -5,6 +5,7 @@ processes.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,9 +88,10 @@ class FakeJob:
 
 
 class FakeProcesses:
-    """Processes of jobs, in memory."""
+    """Processes of jobs, in memory; a test may change them while a scheduler's thread looks."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.jobs: dict[str, FakeJob] = {}
         self.node = NodeSeen(up=True)
         self.others: dict[str, NodeSeen] = {}
@@ -102,13 +104,14 @@ class FakeProcesses:
 
     def look(self, launch: Launch) -> Seen:
         job = self.of(launch.job)
-        fields_given = {
-            name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS
-        }
-        own_fields: dict[str, Any] = (
-            {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
-        )
-        return Seen(alive=job.alive, **own_fields, **fields_given)
+        with self._lock:
+            fields_given = {
+                name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS
+            }
+            own_fields: dict[str, Any] = (
+                {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
+            )
+            return Seen(alive=job.alive, **own_fields, **fields_given)
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
         job = self.of(launch.job)
@@ -151,22 +154,26 @@ class FakeProcesses:
         job.alive = bool(workers)
 
     def settle(self) -> None:
-        for job in self.jobs.values():
-            if job.alive:
-                job.held = dict(job.wanted)
-                job.alive = bool(job.wanted)
-                if not job.alive:
-                    job.seen = _with(job.seen, outcome="suspended")
+        for job in list(self.jobs.values()):
+            with self._lock:
+                if job.alive:
+                    job.held = dict(job.wanted)
+                    job.alive = bool(job.wanted)
+                    if not job.alive:
+                        job.seen = _with(job.seen, outcome="suspended")
 
     def end(self, job: str, outcome: str, **fields: Any) -> None:
         """The processes of a job end."""
         training = self.of(job)
-        training.alive, training.held = False, {}
-        training.seen = _with(training.seen, outcome=outcome, **fields)
+        with self._lock:
+            training.alive, training.held = False, {}
+            training.seen = _with(training.seen, outcome=outcome, **fields)
 
     def say(self, job: str, **fields: Any) -> None:
         """The processes of a job tell of themselves."""
-        self.of(job).seen = _with(self.of(job).seen, **fields)
+        training = self.of(job)
+        with self._lock:
+            training.seen = _with(training.seen, **fields)
 
 
 _OURS = ("alive", "workers", "agents")

@@ -68,12 +68,17 @@ def test_workers_reach_each_other() -> None:
 
     def call() -> None:
         connect(
-            listener.address, "hello", b"secret", timeout=5.0, patience=5.0, cancelled=lambda: False
+            listener.address,
+            "hello",
+            b"secret",
+            timeout=60.0,
+            patience=60.0,
+            cancelled=lambda: False,
         ).close()
 
     with contextlib.closing(listener), ThreadPoolExecutor() as pool:
         calling = pool.submit(call)
-        listener.accept("hello", timeout=5.0, cancelled=lambda: False).close()
+        listener.accept("hello", timeout=60.0, cancelled=lambda: False).close()
         calling.result()
 
 
@@ -83,4 +88,4 @@ def test_the_end_of_a_fork_is_seen() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(3)
-    assert Forked(pid).wait(5.0) == 3
+    assert Forked(pid).wait(60.0) == 3

@@ -22,6 +22,7 @@ from brim.errors import SpecError
 from brim.host.clock import VirtualClock
 from brim.host.process import memory_of, own_memory_of
 from brim.wire.messages import LoseWorker
+from e2e.running import until
 
 MIB = 1 << 20
 HOLD = "held = bytearray(b'x') * (200 << 20)"
@@ -177,6 +178,7 @@ def test_memory_before_death_is_remembered(
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     )
+    until(lambda: bool(memory_of(process.pid)), "its first pages, which the kernel counts late")
     seen = Memory(None, counts)
     seen.look({"w1": process.pid}, now=0.0)
     process.kill()

@@ -165,7 +165,7 @@ def test_odd_job_names_work(served: Served, name: str) -> None:
     view = served.client.submit(Submit(submission=submission(tenant="ads"), name=name))
     until(lambda: served.client.job(view.job).workers > 0, "its workers")
     served.processes.end(view.job, "done", summary={"exit": "done"})
-    assert served.client.wait(view.job, timeout=10.0).state == "done"
+    assert served.client.wait(view.job, timeout=60.0).state == "done"
 
 
 def test_what_cannot_be_kept_is_refused_at_submission(served: Served) -> None:
@@ -208,19 +208,20 @@ def test_command_line_deadlines_are_within_ten_years(
 def test_deadlines_follow_the_schedulers_own_clock(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, deadlines = served.client, list[float]()
+    client, deadlines, started = served.client, list[float](), time.time()
     for offset in (0.0, 36_000.0, -36_000.0):
         monkeypatch.setattr(served.clock, "set_by", lambda offset=offset: offset)
         # As the host's clock has it now, as people and commands do.
         host = time.time() + offset
         view = client.submit(ask(deadline=host + 3600.0))
         assert view.deadline == pytest.approx(host + 3600.0, abs=1.0)
-        assert view.submitted == pytest.approx(host, abs=5.0)
+        assert host - 1.0 < view.submitted < time.time() + offset + 1.0
         deadlines.append(served.book.jobs[view.job].submission.deadline or 0.0)
-        assert client.explain(view.job)[0].at == pytest.approx(host, abs=5.0)
+        assert host - 1.0 < client.explain(view.job)[0].at < time.time() + offset + 1.0
         client.forecast(ask(deadline=host + 3600.0))  # and raises nothing
     # By its own clock each has an hour.
-    assert deadlines == pytest.approx([time.time() + 3600.0] * 3, abs=10.0)
+    for deadline in deadlines:
+        assert started - 1.0 < deadline - 3600.0 < time.time() + 1.0
 
 
 def test_a_clock_knows_the_hosts_offset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def called(name: bytes) -> Iterator[int]:
 def test_a_process_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
     with called(name) as pid:
         assert name_of(pid) == name.decode(errors="replace").strip()
-        assert state_of(pid) in ("R", "S")
+        until(lambda: state_of(pid) == "S", "its wait for more to read")
         assert int(birth_of(pid)) > 0
         assert all(map(str.isdigit, work_of(pid).split()))
         assert is_alive(pid)

@@ -74,11 +74,11 @@ async def greeted(relay: Relay, context: ssl.SSLContext | None = None) -> ssl.SS
 
 def stranger(relay: Relay) -> socket.socket:
     """A caller that has not said anything yet."""
-    return socket.create_connection(relay._listener.getsockname(), timeout=10.0)
+    return socket.create_connection(relay._listener.getsockname(), timeout=60.0)
 
 
 async def until(condition: Callable[[], bool], subject: str) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60.0):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -96,12 +96,12 @@ def say_and_stay(writer: asyncio.StreamWriter) -> None:
 def test_a_caller_that_reads_nothing_is_let_go(
     serve: Callable[[asyncio.StreamWriter], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
-
     async def work() -> None:
         async with relayed(tmp_path / "s", serve) as relay:
-            with await caller(relay):
+            with await greeted(relay) as peer:
                 await until(lambda: len(relay._callers) == 1, "its call")
+                monkeypatch.setattr(relays, "_STUCK", 1.0)
+                await asyncio.to_thread(peer.sendall, b"PRI * HTTP/2.0")
                 await until(lambda: not relay._callers, "its end")
 
     asyncio.run(work())
@@ -111,7 +111,6 @@ def test_pending_bytes_are_dropped_when_servers_vanish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fits below the limit at which the relay pauses, and so it is read to its end."""
-    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> None:
         async with relayed(tmp_path / "s", say_and_leave) as relay:
@@ -122,8 +121,10 @@ def test_pending_bytes_are_dropped_when_servers_vanish(
                 return admit(caller)
 
             monkeypatch.setattr(relay, "admit", roomy)
-            with await caller(relay):
+            with await greeted(relay) as peer:
                 await until(lambda: len(relay._callers) == 1, "its call")
+                monkeypatch.setattr(relays, "_STUCK", 1.0)
+                await asyncio.to_thread(peer.sendall, b"PRI * HTTP/2.0")
                 await until(lambda: not relay._callers, "its end")
 
     asyncio.run(work())
@@ -132,11 +133,11 @@ def test_pending_bytes_are_dropped_when_servers_vanish(
 def test_a_caller_that_reads_slowly_gets_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
-
     async def work() -> int:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
-            with await caller(relay) as peer:
+            with await greeted(relay) as peer:
+                monkeypatch.setattr(relays, "_STUCK", 1.5)
+                await asyncio.to_thread(peer.sendall, b"PRI * HTTP/2.0")
                 came = 0
                 while came < MUCH:
                     came += await asyncio.to_thread(bytes_taken, peer, 1 << 20)
@@ -191,7 +192,9 @@ def bytes_taken(peer: ssl.SSLSocket, size: int) -> int:
     """Read so much, a record at a time."""
     remaining = size
     while remaining:
-        remaining -= len(peer.recv(remaining))
+        received = len(peer.recv(remaining))
+        assert received, "it was let go"
+        remaining -= received
     return size
 
 

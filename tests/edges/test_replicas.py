@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.host.clock import monotonic
 from brim.launch.command import CommandProcess
 from brim.launch.replica import _Replica, _ReplicaKeeper
 from brim.wire.listening import take_port
@@ -37,11 +36,12 @@ def test_successor_without_a_port_ends_no_replica(
         raise fault
 
     monkeypatch.setattr("brim.launch.replica.take_port", take_no_port)
+    monkeypatch.setattr("brim.launch.replica.monotonic", lambda: 100.0)
     keeper = Keeper()
     for count, wait in ((2, False), (3, True)):
         assert keeper._start() is None, "a later start may have one"
         assert keeper.told[-1] == ReplicaNews(replica=f"w1-{count}", state="gone", reason="no port")
-        assert (keeper._start_time - monotonic() > 0.5) is wait
+        assert (keeper._start_time - 100.0 > 0.5) is wait
 
 
 def test_answer_of_another_account_is_no_replicas(monkeypatch: pytest.MonkeyPatch) -> None:

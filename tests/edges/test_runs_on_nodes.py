@@ -143,6 +143,7 @@ def test_who_is_left_without_the_home_is_ended(
 def test_agents_that_died_early_are_missed_later(
     tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("brim.backends.runs._TO_BEGIN", 300.0)
     runs = processes(tmp_path, nodes)
     nodes.down.add("n2")
     asyncio.run(runs.start(launch, {"n1": 2, "n2": 1}))  # those who can begin, begin

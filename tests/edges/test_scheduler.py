@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class Served(LiveWorld):
     def close(self) -> None:
         if self.thread.is_alive():
             self.client.down()
-        self.thread.join(10.0)
+        self.thread.join(60.0)
         assert not self.thread.is_alive()
         if self.failure is not None:
             raise self.failure
@@ -139,7 +139,7 @@ class Served(LiveWorld):
         async def learn() -> None:
             self.book.learn(by_tenant(job), *words)
 
-        asyncio.run_coroutine_threadsafe(learn(), self.loop).result(10.0)
+        asyncio.run_coroutine_threadsafe(learn(), self.loop).result(60.0)
 
     def profile(self, job: str, **fields: Any) -> None:
         """A job that runs has been measured on 1, 2 and 4 workers."""
@@ -185,7 +185,7 @@ def test_the_life_of_a_job_through_the_client(served: Served) -> None:
     until(lambda: client.job("job-1").state == "running", "its return")
     served.processes.say("job-1", step=7, steps=20)
     served.processes.end("job-1", "done", summary={"exit": "done", "weights_sha256": "ab"})
-    view = client.wait("job-1", timeout=10.0)
+    view = client.wait("job-1", timeout=60.0)
     assert (view.state, view.step, view.summary["weights_sha256"]) == ("done", 7, "ab")
     events = [change.event for change in client.explain("job-1")]
     assert events[0] == "submitted"
@@ -231,7 +231,7 @@ def test_one_handle_serves_command_line_and_python(
     with pytest.raises(TimeoutError, match="job-1 is running after 0 s"):
         job.wait(timeout=0)
     served.processes.end("job-1", "done", summary={"exit": "done", "weights_sha256": "ab"})
-    assert job.wait(timeout=10.0) is job
+    assert job.wait(timeout=60.0) is job
     waited = brim("status", "job-1", "--wait", "--json")
     assert waited.exit_code == 0
     assert json.loads(waited.stdout)["weights_sha256"] == "ab"
@@ -317,15 +317,16 @@ def test_what_cannot_be_is_refused_with_its_words(served: Served) -> None:
 
 
 def test_a_dry_run_predicts_without_changes(served: Served) -> None:
-    now = SystemClock().wall()
     client = served.client
-    assert client.forecast(ask(fingerprint="new", deadline=now + 100.0)).known is False
+    deadline = SystemClock().wall() + 100.0
+    assert client.forecast(ask(fingerprint="new", deadline=deadline)).known is False
     client.submit(ask("1:8"))
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     served.teach(submission(tenant="web", fingerprint="new"), measured({1: 10.0, 4: 35.0}), 700)
+    now = SystemClock().wall()
     in_time, late = (
         client.forecast(ask("1:4", tenant="web", fingerprint="new", deadline=now + s))
-        for s in (5.0, 300.0)
+        for s in (15.0, 300.0)
     )
     assert (in_time.admitted, in_time.reason) == (False, "too-late-even-alone")
     assert (late.admitted, late.known, late.reason) == (True, True, "fits")
@@ -347,12 +348,13 @@ def test_only_those_who_know_the_token_are_heard(served: Served) -> None:
     with pytest.raises(EnvironmentFault, match="wrong or missing token"):
         Client(address=address, token="guess").jobs()
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(f"http://{address}/v1/jobs", timeout=5)
-    cluster = Client(address=address, token=contact.token).cluster()
+        urllib.request.urlopen(f"http://{address}/v1/jobs", timeout=60)
+    client = Client(address=address, token=contact.token)
+    until(lambda: client.cluster().looks.count > 0, "a look at the processes")
+    cluster = client.cluster()
     assert cluster.devices == 8
-    assert cluster.looks.count > 0
     assert cluster.cycles.p99_ms >= cluster.cycles.median_ms
-    with urllib.request.urlopen(f"http://{address}/openapi.json", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}/openapi.json", timeout=60) as answer:
         assert json.load(answer) == json.loads(json.dumps(openapi()))
 
 
@@ -411,23 +413,14 @@ def test_waiters_are_answered_at_shutdown(served: Served) -> None:
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     contact = read_scheduler_contact(served.folder)
     assert contact is not None
-    answers: list[int] = []
-
-    def wait() -> None:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{contact.port}/v1/jobs/job-1?wait=30",
-            headers={"Authorization": f"Bearer {contact.token}"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            answers.append(answer.status)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    client.job("job-1")
-    client.down()
-    waiting.join(20.0)
-    assert answers == [200]
-    served.thread.join(10.0)
+    waiting = http.client.HTTPConnection("127.0.0.1", contact.port, timeout=20.0)
+    with closing(waiting):
+        headers = {"Authorization": f"Bearer {contact.token}"}
+        waiting.request("GET", "/v1/jobs/job-1?wait=30", headers=headers)
+        client.job("job-1")  # is asked after it
+        client.down()
+        assert waiting.getresponse().status == 200
+    served.thread.join(60.0)
 
 
 def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
@@ -444,7 +437,7 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         gives_up = threads.submit(hasty.wait, "job-1")
         served.close()
         with pytest.raises(EnvironmentFault, match=r"no scheduler runs in .* \(no answer for"):
-            gives_up.result(30.0)
+            gives_up.result(60.0)
         until(lambda: all(told), "what both are told")
         for notices in told:  # the next one, ten seconds later, says for how long
             assert notices[0] == (
@@ -459,8 +452,8 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         next_life = Served(served.folder)
         until(lambda: client.job("job-1").workers == 8, "8 workers")
         next_life.processes.end("job-1", "done", summary={"exit": "done"})
-        assert waiting.result(30.0).state == "done"
-        following.result(30.0)
+        assert waiting.result(60.0).state == "done"
+        following.result(60.0)
         next_life.close()
     for notices in told:
         assert notices[-1] == "the scheduler answers again"
@@ -489,8 +482,13 @@ def test_asking_twice_is_as_good_as_once(served: Served) -> None:
 
 
 def test_a_late_job_may_be_resized(served: Served) -> None:
-    due = served.clock.wall() + 0.5
-    served.client.submit(ask(deadline=due))
+    def is_taken() -> bool:
+        with suppress(SpecError):  # a busy host was too slow
+            served.client.submit(ask(deadline=served.clock.wall() + 0.5))
+        return bool(served.client.jobs())
+
+    until(is_taken, "a submission in time")
+    due = served.client.job("job-1").deadline or 0.0
     until(lambda: served.clock.wall() > due, "the deadline")
     assert served.client.resize("job-1", WorkerRange(minimum=1, maximum=3)).maximum == 3
 
@@ -547,7 +545,7 @@ def test_nonsense_is_answered_not_suffered(served: Served) -> None:
             {"Authorization": f"Bearer {contact.token}"},
         )
         with pytest.raises(urllib.error.HTTPError, match=str(status)):
-            urllib.request.urlopen(request, timeout=5)
+            urllib.request.urlopen(request, timeout=60)
     assert served.client.jobs() == []
 
 
@@ -621,7 +619,7 @@ def test_policy_refusals_exit_3_with_numbers(served: Served) -> None:
     assert brim(*arguments, "1h", "--dry-run").exit_code == 0  # nothing is known of it
     assert brim(*arguments, "1h").exit_code == 0
     served.profile("digits-1", steps=100)
-    assert served.client.wait("digits-1", until="judged", timeout=10.0).promised
+    assert served.client.wait("digits-1", until="judged", timeout=60.0).promised
     for extra in ([], ["--dry-run"]):
         done = brim(*arguments, "10s", *extra)
         assert done.exit_code == 3
@@ -635,7 +633,7 @@ def test_policy_refusals_exit_3_with_numbers(served: Served) -> None:
         "the verdict",
     )
     served.client.cancel("digits-3")
-    assert "digits-3: no promise (too-late-even-alone): " in waiting.result(30.0).stderr
+    assert "digits-3: no promise (too-late-even-alone): " in waiting.result(60.0).stderr
 
 
 def test_a_refusing_policy_says_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -817,7 +815,7 @@ def test_ends_are_forecast_with_reported_error(served: Served) -> None:
     served.processes.say("job-1", step=3001, steps=6000)
     until(lambda: served.client.job("job-1").half_estimate is not None, "the one at half of it")
     served.processes.end("job-1", "done", summary={"exit": "done"})
-    view = served.client.wait("job-1", timeout=10.0)
+    view = served.client.wait("job-1", timeout=60.0)
     assert view.half_estimate is not None
     assert view.half_estimate.step == 3001
     assert view.half_estimate.error_seconds == pytest.approx(-50.0, abs=5.0)
@@ -871,13 +869,13 @@ def test_questions_are_answered_during_long_cycles(
 
     def slow(snapshot: Snapshot) -> Decision:
         is_asked.set()
-        assert answered.wait(20.0), "nobody was answered meanwhile"
+        assert answered.wait(60.0), "nobody was answered meanwhile"
         return policy(snapshot)
 
     monkeypatch.setattr("brim.scheduler.loop._MAX_INLINE_JOBS", 0)
     monkeypatch.setattr("brim.scheduler.loop.POLICIES", {**POLICIES, "brim": slow})
     client.submit(ask(tenant="web"))
-    assert is_asked.wait(20.0)
+    assert is_asked.wait(60.0)
     assert [view.job for view in client.jobs()] == ["job-1", "job-2"]
     client.cancel("job-2")
     client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS, policy="edf"))
@@ -899,7 +897,7 @@ def test_questions_are_answered_during_dry_runs(
     def slow(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForecast:
         assert single.acquire(blocking=False), "two at a time"
         is_asked.set()
-        assert answered.wait(20.0), "nobody was answered meanwhile"
+        assert answered.wait(60.0), "nobody was answered meanwhile"
         forecast = what_if(snapshot, newcomer, decide)
         single.release()
         return forecast
@@ -907,14 +905,14 @@ def test_questions_are_answered_during_dry_runs(
     monkeypatch.setattr("brim.scheduler.loop.what_if", slow)
     with ThreadPoolExecutor(2) as threads:
         dry = [threads.submit(client.forecast, ask(tenant="web")) for _ in range(2)]
-        assert is_asked.wait(20.0)
+        assert is_asked.wait(60.0)
         client.submit(ask(tenant="web"))
         until(lambda: client.job("job-2").judged, "a cycle")
         client.cancel("job-1")
         until(lambda: client.job("job-1").has_ended, "its end")
         assert not any(request.done() for request in dry)
         answered.set()
-        takes = [request.result(20.0).takes for request in dry]
+        takes = [request.result(60.0).takes for request in dry]
     # Job 1 was there when the first of the two began, and not when the second did.
     assert sorted("job-1" in take for take in takes) == [False, True]
 

@@ -153,7 +153,8 @@ def test_body_of_an_authorized_request_is_bounded(server: LoneServer) -> None:
 
 def test_headers_without_end_are_refused(server: LoneServer) -> None:
     with server.call() as caller:
-        caller.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (64 << 10))
+        with contextlib.suppress(ConnectionError):  # it may be refused before its end
+            caller.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (64 << 10))
         assert b" 400 " in caller.recv(1000)
 
 

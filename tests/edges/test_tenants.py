@@ -246,7 +246,7 @@ def test_the_story_says_who_and_from_where(house: House) -> None:
     async def cluster_story() -> list[str]:
         return [line.detail for line in house.book.cluster_story() if line.event == "apply"]
 
-    applied = asyncio.run_coroutine_threadsafe(cluster_story(), house.loop).result(10.0)
+    applied = asyncio.run_coroutine_threadsafe(cluster_story(), house.loop).result(60.0)
     assert applied == [f"8 devices, policy brim, {administrators}"]
 
 

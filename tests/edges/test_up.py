@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -84,9 +85,10 @@ def test_a_scheduler_that_answers_late_is_waited_for(
 def test_a_started_scheduler_may_be_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scheduler = Busy(3)
+    scheduler, ticks = Busy(3), itertools.count()
     monkeypatch.setattr(cli_up, "client_of", lambda _: scheduler)
     monkeypatch.setattr(cli_up, "_TO_SAY_SO", 0.0)
+    monkeypatch.setattr(cli_up, "monotonic", lambda: next(ticks) / 10)
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             assert id(cli_up._await_scheduler(tmp_path, process)[0]) == id(scheduler)

@@ -268,14 +268,15 @@ def test_surroundings_are_those_that_count() -> None:
 def _elsewhere(change: Callable[[], object]) -> str:
     """The surroundings of a child that has changed something."""
     reader, writer = os.pipe()
-    if not os.fork():
+    pid = os.fork()
+    if not pid:
         change()
         os.write(writer, surroundings({"HOME": "/"}).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
         found = answer.read()
-    os.wait()
+    os.waitpid(pid, 0)  # and no other child of this process
     return found
 
 

@@ -154,17 +154,21 @@ def leave_at(text: str, work: Callable[[], int]) -> int:
         hint = "\n  hint: a machine of that cloud has this server" if text in CLOUDS else ""
         raise EnvironmentFault(f"--notice {text} does not answer: {fault}{hint}") from None
     parent = os.getpid()
+    # Until they can be passed on, they wait: the work may have begun by then.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         die_with_parent(parent)
         os.setpgid(0, 0)  # so that Ctrl-C, which is passed on, reaches it once
         return work()
+    for number in _PASSED_ON:
+        signal.signal(number, lambda number, _: _signal(child, number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return _watch(child, look)
 
 
 def _watch(child: int, look: Callable[[], str]) -> int:
-    for number in _PASSED_ON:
-        signal.signal(number, lambda number, _: _signal(child, number))
     ended = select.poll()
     ended.register(handle := os.pidfd_open(child), select.POLLIN)
     is_told = False
