@@ -90,7 +90,7 @@ def test_gang_is_refused_for_schedulers_that_group_pods() -> None:
 # On a server --------------------------------------------------------------------------------------
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1"
-PATIENCE = 40.0  # seconds: a slot that was refused is tried again after 10
+PATIENCE = 120.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")

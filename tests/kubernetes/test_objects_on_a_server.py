@@ -380,13 +380,13 @@ def test_get_scale_wait_and_describe(server: ControlPlane, name: str) -> None:
 
     status = status_of(job, before=status, generation=2, **body)
     write_status(server, name, status)
-    server.kubectl("wait", "--for=condition=Running", f"ej/{name}", "--timeout=5s")
+    server.kubectl("wait", "--for=condition=Running", f"ej/{name}", "--timeout=60s")
     with pytest.raises(EnvironmentFault, match="timed out"):
         server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=1s")
     job.life, job.ended = Life(Phase.DONE), NOW + 99
     write_status(server, name, status_of(job, before=status, generation=2, **body))
-    server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=5s")
-    server.kubectl("wait", "--for=jsonpath={.status.phase}=Done", f"ej/{name}", "--timeout=5s")
+    server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=60s")
+    server.kubectl("wait", "--for=jsonpath={.status.phase}=Done", f"ej/{name}", "--timeout=60s")
 
 
 def test_every_field_is_explained(server: ControlPlane) -> None:

@@ -19,7 +19,7 @@ from scripted_api import Answering, ScriptedApi, page, plain_object, refuses, wa
 PODS = Resource("v1", "pods", PlainObject)
 BOOKMARK = ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "50"}})
 EXPIRED = ("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Watching:
