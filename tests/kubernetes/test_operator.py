@@ -342,11 +342,14 @@ class House:
             await asyncio.sleep(0.02)
 
     async def until_running(self, count: int, name: str = "flights") -> None:
+        """Wait until so many workers run, and the run is followed: its master may be seen last."""
+
         def runs() -> bool:
             status = self.job(name).get("status", {})
             return (
                 bool(status.get("phase") == "Running" and status["workers"]["ready"] == count)
                 and self.workers(name).total() == count
+                and f"{self.namespace}.{name}" in self.copies.news
             )
 
         await self.until(runs)
