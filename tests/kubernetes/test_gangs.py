@@ -134,6 +134,11 @@ def bound(house: House) -> dict[str, str]:
     }
 
 
+def master_is_bound(house: House, name: str = "flights") -> bool:
+    master = house.kubelets.pods().get(f"{name}-master", {})
+    return bool(master.get("spec", {}).get("nodeName"))
+
+
 def uids(house: House) -> set[str]:
     return {house.kubelets.pods()[name]["metadata"]["uid"] for name in bound(house)}
 
@@ -232,7 +237,7 @@ def test_gang_gives_way_while_its_master_is_unplaced(
             await until(lambda: house.phase() == "Suspended" and not house.workers(), house)
             house.change(masterTemplate={"spec": {"nodeSelector": None}})
             await until(lambda: len(bound(house)) == 3, house)
-            await until(lambda: house.kubelets.pods()["flights-master"]["spec"]["nodeName"], house)
+            await until(lambda: master_is_bound(house), house)
 
     run(work)
 
