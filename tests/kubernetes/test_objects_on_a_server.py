@@ -45,7 +45,7 @@ def server(api_server: ControlPlane) -> ControlPlane:
     """An API server that knows our kinds."""
     folder = runpy.run_path(str(ROOT / "docs" / "reference" / "make_crds.py"))["FOLDER"]
     api_server.kubectl("apply", "--server-side", "-f", str(folder))
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
     return api_server
 
 
