@@ -41,6 +41,12 @@ async def main(namespace: str, identity: str) -> None:
         finally:
             say("ends", time.monotonic())
 
+    async def look() -> None:
+        while not holder.holder:
+            await asyncio.sleep(0.01)
+        say("sees", time.monotonic())
+
+    looking = asyncio.create_task(look())
     running = asyncio.create_task(holder.run(work))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     try:
@@ -50,6 +56,8 @@ async def main(namespace: str, identity: str) -> None:
         sys.stderr.write(f"{error}\n")
     except asyncio.CancelledError:
         say("released", time.monotonic())
+    finally:
+        looking.cancel()
 
 
 if __name__ == "__main__":

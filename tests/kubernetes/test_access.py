@@ -345,7 +345,8 @@ def who_says_no_farewell(tmp_path: Path, answer: bytes) -> Iterator[Access]:
 
     def serve(listener: socket.socket) -> None:
         link, _ = listener.accept()
-        with tls.wrap_socket(link, server_side=True) as secured:
+        # On a busy machine its caller may have given up before it says anything.
+        with contextlib.suppress(OSError), tls.wrap_socket(link, server_side=True) as secured:
             secured.recv(1 << 16)
             secured.sendall(answer)
             is_over.wait(60.0)
@@ -377,7 +378,8 @@ def test_useless_connections_close_without_farewell(tmp_path: Path, answer: byte
     nodes = Resource("v1", "nodes", PlainObject, namespaced=False)
 
     async def call(access: Access) -> None:
-        async with ApiServer(access, timeout=0.5) as server:
+        timeout = 60.0 if answer.endswith(EVENT) else 0.5  # for what comes, and for what does not
+        async with ApiServer(access, timeout=timeout) as server:
             if answer.endswith(EVENT):
                 async with server.watch(nodes, version="1", seconds=60.0, silence=60.0) as events:
                     await anext(events)

@@ -70,7 +70,7 @@ def test_deadlines_are_promised_or_get_the_earliest(house: House) -> None:
                 row.split()[0]: row.split()[5] for row in rows if "-11-" in row or "T" in row
             }
             assert promises.items() >= {("calm", "Yes"), ("late", "No")}
-            words = ("wait", "elasticjob/calm", "--for=condition=Promised", "--timeout=10s")
+            words = ("wait", "elasticjob/calm", "--for=condition=Promised", "--timeout=60s")
             assert "condition met" in house.plane.kubectl("-n", house.namespace, *words)
             # What it says is so: that is promised, and a good deal less is not.
             house.delete("late")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 PROGRAM = Path(__file__).with_name("holds_lease.py")
 DURATION, RENEW_WITHIN = 3.0, 2.0  # of the program's terms
-PATIENCE = 30.0
+PATIENCE = 120.0  # seconds: nothing is judged by it, and a busy machine is slow
 
 
 class Candidacy:
@@ -83,7 +83,8 @@ def test_stopped_holder_has_lost_the_lease_on_waking(
     first.wait("holds")
     second = begin(started, api_server, namespace, "second", tmp_path)
     # The holder renews it meanwhile: the other one waits, however long.
-    time.sleep(DURATION + 1)
+    second.wait("sees")
+    time.sleep(DURATION + 0.3)
     assert not second.times("begins")
 
     stopped = time.monotonic()
@@ -97,7 +98,7 @@ def test_stopped_holder_has_lost_the_lease_on_waking(
 
     first.process.wait(PATIENCE)
     third = begin(started, api_server, namespace, "third", tmp_path)
-    time.sleep(1.0)
+    third.wait("sees")
     # Who leaves says so, and the next one need not wait.
     leaves = time.monotonic()
     second.process.send_signal(signal.SIGTERM)
@@ -130,7 +131,7 @@ def test_a_slept_host_loses_the_lease(api_server: ControlPlane, namespace: str) 
 
 def test_a_computing_holder_keeps_the_lease(api_server: ControlPlane, namespace: str) -> None:
     make(api_server, namespace)
-    terms = LeaseTerms(duration=6.0, renew_within=4.0, retry=0.5)
+    terms = LeaseTerms(duration=6.0, renew_within=5.5, retry=0.5)
     holder = LeaseHolder(
         find_access({KUBECONFIG: str(api_server.kubeconfig)}),
         namespace=namespace,
@@ -165,12 +166,12 @@ def test_an_isolated_holder_ends_before_its_successor(
     first = begin(started, api_server, namespace, "first", tmp_path)
     first.wait("holds")
     second = begin(started, api_server, namespace, "second", tmp_path)
-    time.sleep(1.0)
-    stopped = time.monotonic()
+    second.wait("sees")
     api_server[API_SERVER].send(signal.SIGSTOP)  # it takes connections, and says nothing
+    stopped = time.monotonic()
     try:
         lost = first.wait("lost")
-        assert lost - stopped < RENEW_WITHIN + 0.5
+        assert lost - stopped < DURATION
         assert first.times("holds")[-1] - stopped < RENEW_WITHIN
     finally:
         api_server[API_SERVER].send(signal.SIGCONT)  # it is that of other tests, too

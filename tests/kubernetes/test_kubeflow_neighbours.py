@@ -156,7 +156,7 @@ def test_placeholders_stand_for_each_type_of_replicas() -> None:
 # On a server --------------------------------------------------------------------------------------
 
 GROUPS = "/apis/scheduling.k8s.io/v1beta1"
-PATIENCE = 40.0  # seconds: a slot that was refused is tried again after 10
+PATIENCE = 120.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")

@@ -197,7 +197,6 @@ def in_force_as(
     until(
         lambda: rights(server, chosen, namespace) == own,
         lambda: (namespace, rights(server, chosen, namespace) ^ own),
-        within=20.0,
     )
 
 

@@ -45,7 +45,7 @@ def server(api_server: ControlPlane) -> ControlPlane:
     """An API server that knows our kinds."""
     folder = runpy.run_path(str(ROOT / "docs" / "reference" / "make_crds.py"))["FOLDER"]
     api_server.kubectl("apply", "--server-side", "-f", str(folder))
-    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
     return api_server
 
 
@@ -380,13 +380,13 @@ def test_get_scale_wait_and_describe(server: ControlPlane, name: str) -> None:
 
     status = status_of(job, before=status, generation=2, **body)
     write_status(server, name, status)
-    server.kubectl("wait", "--for=condition=Running", f"ej/{name}", "--timeout=5s")
+    server.kubectl("wait", "--for=condition=Running", f"ej/{name}", "--timeout=60s")
     with pytest.raises(EnvironmentFault, match="timed out"):
         server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=1s")
     job.life, job.ended = Life(Phase.DONE), NOW + 99
     write_status(server, name, status_of(job, before=status, generation=2, **body))
-    server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=5s")
-    server.kubectl("wait", "--for=jsonpath={.status.phase}=Done", f"ej/{name}", "--timeout=5s")
+    server.kubectl("wait", "--for=condition=Succeeded", f"ej/{name}", "--timeout=60s")
+    server.kubectl("wait", "--for=jsonpath={.status.phase}=Done", f"ej/{name}", "--timeout=60s")
 
 
 def test_every_field_is_explained(server: ControlPlane) -> None:

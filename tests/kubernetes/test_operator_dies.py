@@ -28,7 +28,6 @@ from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS, STEPS
 from brim_lab.kubernetes.control_plane import ControlPlane
 from kube_fakes import FakeFollower
-from kubernetes import test_operator
 from kubernetes.test_operator import House, plane, run
 from recorded_run import RecordedRun, spec
 
@@ -314,7 +313,6 @@ def without_times(record: ScheduledJob) -> tuple[object, ...]:
 @pytest.fixture(autouse=True)
 def _progress_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_PROGRESS", 0.2)
-    monkeypatch.setattr(test_operator, "PATIENCE", 90.0 if EVERY else 30.0)
 
 
 def test_operator_may_die_before_and_after_each_write(

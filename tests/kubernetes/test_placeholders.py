@@ -427,7 +427,7 @@ def test_worker_is_made_once_its_place_is_free(
 
 # On a server --------------------------------------------------------------------------------------
 
-PATIENCE = 40.0  # seconds: a slot that was refused is tried again after 10
+PATIENCE = 120.0  # seconds: a slot that was refused is tried again after 10
 
 
 @pytest.fixture(scope="module")
