@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from brim.errors import EnvironmentFault
 
@@ -26,7 +26,7 @@ class AccountLooks:
 
     def __init__(self, *, to_answer: float = _TO_ANSWER) -> None:
         self.to_answer = to_answer
-        self._last: dict[str, asyncio.Future[object]] = {}
+        self._last: dict[str, asyncio.Future[Any]] = {}
 
     async def look(self, account: str, at: str, work: Callable[[], _T]) -> _T:
         """Return what `work` does.
@@ -70,7 +70,7 @@ def _in_thread(work: Callable[[], _T]) -> Future[_T]:
     return answer
 
 
-def _has_been_seen(look: asyncio.Future[object]) -> None:
+def _has_been_seen(look: asyncio.Future[Any]) -> None:
     """Have no error reported of a look whose caller has gone."""
     if not look.cancelled():
         look.exception()
