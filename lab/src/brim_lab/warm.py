@@ -45,6 +45,7 @@ _MAX_REQUEST_BYTES = 1 << 17  # bytes of a request
 _MOST_DESCRIPTORS = 32  # of a request
 _TO_BE_ADOPTED = 30.0  # seconds
 _TO_IMPORT = 120.0  # seconds for the warm process to be there
+_LOOK = 1.0  # seconds between two looks whether the parent is there
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_MM = 35
@@ -334,11 +335,11 @@ def _adopting() -> Iterator[None]:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """Import brim's modules, and fork until the parent is gone."""
+    """Import brim's modules, and fork until the parent is gone.
+
+    The kernel would tell of the end of the thread that started this process, which may be a short one.
+    """
     global _forks
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
     signal.signal(signal.SIGINT, lambda *_: None)  # the parent decides
     os.environ.pop("BRIM_ROOM")
     with socket.socket(fileno=descriptor) as requests:
@@ -347,8 +348,11 @@ def serve(descriptor: int, parent: int) -> None:
         use()
         os.execvpe = _execute_here  # type: ignore[assignment]
         requests.send(b"+")
-        while _serve(requests, parent):
-            pass
+        requests.settimeout(_LOOK)
+        goes_on = True
+        while goes_on and os.getppid() == parent:
+            with contextlib.suppress(TimeoutError):
+                goes_on = _serve(requests, parent)
 
 
 def _import_all() -> None:
