@@ -42,7 +42,7 @@ def history():
 
 def dataset(split):
     parts = param("folder", "") + "/parts/*.csv"
-    return data.follow(history(), parts, rows=200, patience=param("patience", 60.0)) if split == "train" else None
+    return data.follow(history(), parts, rows=200, patience=param("patience", 600.0)) if split == "train" else None
 
 
 def model():
