@@ -26,6 +26,7 @@ def loss(output, target): ...
 def optimizer(model): ...
 """
 FILES = {
+    "rows.csv": "1,2\n3,4\n",
     "good.py": GOOD,
     "syntax.py": "def model():\n    return (1,\n\ndef dataset(split): ...\n",
     "no_dataset.py": GOOD.replace("def dataset(split): ...", ""),
@@ -122,6 +123,12 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
                             "4:1", {}, "--workers", "'4:1'", "MINIMUM <= MAXIMUM", "1:4"),
     "workers zero": ("train good.py --workers "
                      "0", {}, "--workers", "'0'", "1 <= MINIMUM", "--workers 1:4"),
+    "workers beyond the host": (
+        "run --workers 1:200000 -- python good.py", {}, "--workers", "1:200000", "on this host",
+        "--workers 4",
+    ),
+    "data as a training file": ("train rows.csv", {}, "rows.csv", "a .csv file", "a Python file",
+                                "brim train --help"),
     "epochs zero": ("train good.py --epochs 0", {}, "--epochs", "'0'", "from 1", "--epochs 1"),
     "epochs from environment": (
         "train good.py", {"BRIM_EPOCHS": "two"}, "--epochs (from "

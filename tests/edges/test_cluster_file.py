@@ -51,7 +51,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("nodes: [{name: n, worker: 1}]", "nodes[0]: got 'worker'"),
         ("nodes: [{name: n, worker: 1}]", "did you mean 'workers'?"),
         ("nodes: [{name: n}]", "nodes[0]: got no 'workers'"),
-        ("nodes: [{name: n, workers: many}]", "nodes[0].workers: got a word, need a whole number"),
+        ("nodes: [{name: n, workers: many}]", "nodes[0].workers: got 'many', need a whole number"),
         ("polcy: brim", "did you mean 'policy'?"),
         ("nodes: [{name: n, workers: 1}]\njobs: 9", "jobs stands under tenants"),
         ("nodes: [{name: n, workers: 1, policy: brim}]", "policy stands at the top"),
@@ -94,7 +94,27 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ),
         ("nodes: 3\nnodes: 4", "'nodes' twice"),
         ("nodes: [", "valid YAML"),
-        ("just words", "got a word, need NAME: VALUE pairs"),
+        ("just words", "got 'just words', need NAME: VALUE pairs"),
+        ("nodes: [{name: n, workers: 2.5}]", "nodes[0].workers: got 2.5, need a whole number"),
+        ("nodes: [{name: yes, workers: 2}]", "nodes[0].name: got true (yes), need a word"),
+        ("nodes: [{name: yes, workers: 2}]", "write it in quotes: 'yes', 'no'"),
+        ("nodes: [{name: n, workers: [2]}]", "nodes[0].workers: got a list, need a whole number"),
+        (
+            "nodes: [{name: n, workers: 1000000001}]",
+            "nodes[0].workers: got 1000000001, need at most",
+        ),
+        (
+            "nodes: [{name: n, workers: 1}]\ntenants: [{name: a, jobs: 99999999999999999999}]",
+            "tenants[0].jobs: got 99999999999999999999, need at most 1,000,000,000",
+        ),
+        (
+            "nodes: [{name: n, workers: 1}]\nnotify: [{name: a, mail: me}]",
+            "notify[0].mail: got 'me', need NAME: VALUE pairs",
+        ),
+        (
+            "nodes: [{name: n, workers: 1}]\ntenants: [{name: a, weight: 0}]",
+            "guaranteed 0, no limit, weight 0.0, need",
+        ),
     ],
 )
 def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, message: str) -> None:
@@ -108,6 +128,11 @@ def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, message: st
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no such file"):
         read_cluster_file(tmp_path / "cluster.yaml")
+
+
+def test_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="got a directory, need a YAML file"):
+        read_cluster_file(tmp_path)
 
 
 def test_words_stay_as_they_were_written(tmp_path: Path) -> None:

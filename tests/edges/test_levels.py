@@ -8,7 +8,7 @@ import pytest
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.runs.levels import Level, level_of
-from brim.runs.starting import name_of
+from brim.runs.starting import name_of, notes_on_options
 from brim.user_code.command_code import keeps_on_each_host
 
 FILES = {
@@ -17,6 +17,8 @@ FILES = {
     "renamed.py": "import brim as b\nb.join(model, optimizer)",
     "helped.py": "from loops import fit\nfit()",
     "loops.py": "from brim import join\ndef fit(): join(1, 2)",
+    "forgetful.py": "job = brim.join(model, optimizer)",
+    "other.py": "brim = print\nbrim.join(1, 2)",
     "starred.py": "from tools import *\nbrim.join(1, 2)",
     "tools.py": "import brim",
     "tuned.py": "from brim.transformers import Trainer",
@@ -32,6 +34,8 @@ LEVELS = {
     "python loop.py --lr 1": "level: exact (loop.py uses brim.join)",
     "python renamed.py": "level: exact (renamed.py uses brim.join)",
     "python helped.py": "level: exact (loops.py uses brim.join)",
+    "python forgetful.py": "level: exact (forgetful.py uses brim.join)",
+    "python other.py": f"{RESTARTED} (other.py does not call brim.join)",
     "python starred.py": "level: exact (starred.py uses brim.join)",
     "python tuned.py": "level: exact (tuned.py uses brim.transformers)",
     "python reports.py": f"{RESTARTED} (reports.py does not call brim.join)",
@@ -93,6 +97,14 @@ def test_torchrun_for_each_worker_is_warned_of() -> None:
     assert "--per node" in warning
     assert len(described("torchrun prepare.py", workers="2", per="node")) == 1
     assert len(described("torchrun prepare.py")) == 1
+
+
+def test_options_behind_the_command_are_told() -> None:
+    Path("own.py").write_text("parser.add_argument('--workers')")
+    (note,) = notes_on_options(("python", "loop.py", "--workers=2", "--lr", "1"))
+    assert note.startswith("--workers goes to the command")
+    for line in ("python own.py --workers 2", "python loop.py --seed 2", "sh -c ls --workers"):
+        assert notes_on_options(tuple(line.split())) == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from brim.host.process import (
     children_of,
     end_family,
     memory_of,
+    most_processes,
     name_of,
     own_memory_of,
     state_of,
@@ -64,6 +66,14 @@ def called(name: bytes) -> Iterator[int]:
         process.stdout.readline()
         yield process.pid
         process.kill()
+
+
+def test_limits_bound_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_NOFILE: (9, 300), resource.RLIMIT_NPROC: (-1, -1)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    assert most_processes(3) == 100
+    limits[resource.RLIMIT_NPROC] = (5, 50)
+    assert most_processes(3) == 50
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)

@@ -78,6 +78,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a list of ports": ({**LINES, "port": ["1", "2"]}, "port: got a list"),
     "no replicas": ({**LINES, "replicas": "0:2"}, "replicas: got '0:2'"),
     "replicas in words": ({**LINES, "replicas": "two"}, "replicas: got 'two'"),
+    "replicas with a hint": ({**LINES, "replicas": "two"}, "hint: replicas: 1:4"),
     "a command of pairs": ({**LINES, "command": {"a": "b"}}, "command: got NAME: VALUE pairs"),
     "an open quote": ({**LINES, "command": "python 'x"}, "command: got"),
     "no command": ({**LINES, "command": ""}, "command: got nothing"),

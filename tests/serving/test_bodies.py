@@ -72,6 +72,8 @@ def test_cells_are_decoded_when_they_are_read() -> None:
             "need an object",
         ),
         (b'{"inputs": [NaN]}', "malformed"),
+        (b"", "request: it is empty"),
+        (b'{"columns": {"word": []}}', "got no rows"),
         (b'{"inputs": ["\xff"]}', "UTF"),
         (b'{"rows": [1]}', "row 0"),
         (b'{"columns": {"word": 1}}', "column 'word'"),

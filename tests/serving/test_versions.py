@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.serving.manifest import BundleManifest, write_manifest
+from brim.serving.server import serve
 from brim.serving.versions import Found, Versions, next_of, passed_over
 
 
@@ -154,3 +155,19 @@ def test_late_versions_are_reported() -> None:
     assert (
         "is of step 15, and 20 is served" in passed_over([at(15)], served, paths_known)[Path("15")]
     )
+
+
+def test_run_is_no_directory_of_versions(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(SpecError, match=f"export {tmp_path} --output versions/1") as refused:
+        serve(
+            tmp_path,
+            host="127.0.0.1",
+            port=0,
+            token="",
+            certificate=None,
+            most=1,
+            wait=0.0,
+            say=print,
+        )
+    assert "brim serve versions" in refused.value.hint

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from brim.coordination.job.audits import AuditPlan
 from brim.errors import SpecError, UserCodeError
@@ -243,3 +244,9 @@ def test_experienced_members_are_audited_from_the_second_step() -> None:
 def test_ranks_without_samples_are_passed_over() -> None:
     plan = AuditPlan((range(1), range(1, 1), range(1, 2)), first=0)
     assert plan.findings([(b"a", b""), (b"", b""), (b"", b"a")], 0) == []
+
+
+def test_data_of_own_loops_has_no_split() -> None:
+    empty = TensorDataset(torch.zeros(0, 2), torch.zeros(0, 1))
+    with pytest.raises(SpecError, match=r"job.batches\(data\): got no samples"):
+        train(squared, data=empty)

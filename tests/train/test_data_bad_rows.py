@@ -177,7 +177,7 @@ def refused(path: Any, **options: Any) -> str:
         ({"colums": COLUMNS}, ["csv(colums=)", "did you mean 'columns'?"]),
         ({"keep": data.where("size", by=lambda size: size > 100)}, ["no rows", "keep="]),
         ({"split": "train", "test": data.last(50)}, ["the train split", "no rows"]),
-        ({"delimiter": ";"}, ["no such column"]),
+        ({"delimiter": ";"}, ["no such column", "separated by ','? delimiter=','"]),
         ({"names": ["color", "size", "late"]}, ["4 fields in row 1", "need 3 fields"]),
         ({"names": ["color", "size", "late", "size"]}, ["2 of that name"]),
     ],
@@ -190,6 +190,12 @@ def test_a_wrong_description_is_refused(
     message = refused(path, **({"columns": COLUMNS, "target": data.target("late")} | options))
     for part in parts:
         assert part in message
+
+
+def test_first_line_without_names_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "bare.csv").write_text("red,1,0\nblue,2,1\n")
+    said = refused(tmp_path / "bare.csv")
+    assert "its first line should name the columns, and is: red 1 0" in said
 
 
 def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from brim.data.tables import BadRow, FileRows, TextCells
 from brim.errors import SpecError, did_you_mean
 
 _LARGEST_BLOCK = 1 << 30
+_SHOWN = 100  # characters of a first line
 
 
 def read_text(
@@ -135,18 +136,29 @@ def _header(file: File, content: bytes, delimiter: str) -> list[str]:
 
 def _check_columns(file: File, found: Sequence[str], columns: Sequence[str]) -> None:
     times = Counter(found)
+    has_names = not times.keys().isdisjoint(columns)
     for name in columns:
         if name not in times:
             raise SpecError(
                 f"column {name!r}",
                 got=f"no such column in {file.label}",
                 need="one that it has",
-                hint=did_you_mean(name, found),
+                hint=did_you_mean(name, found) if has_names else _no_names(found),
             )
         if times[name] > 1:
             raise SpecError(
                 f"column {name!r}", got=f"{times[name]} of that name in {file.label}", need="one"
             )
+
+
+def _no_names(found: Sequence[str]) -> str:
+    """Say what stands where the names of columns should."""
+    for mark in ("\t", ";", "|", ","):
+        if len(found) == 1 and mark in found[0]:
+            return f"are its columns separated by {mark!r}? delimiter={mark!r}"
+    line = " ".join(found)
+    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    return f"its first line should name the columns, and is: {shown}"
 
 
 def _check_rows(

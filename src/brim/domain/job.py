@@ -91,7 +91,8 @@ class WorkerRange:
         WorkerRange(minimum=1, maximum=4)
         """
         low, colon, high = text.partition(":")
-        hint = f"{field.split()[0]} 1:4"
+        hint = f"{field.split()[0]}{'' if field.startswith('-') else ':'} 1:4"
+        hint = "1:4" if field.isupper() else hint
         try:
             return cls(minimum=int(low), maximum=int(high if colon else low))
         except ValueError:

@@ -63,8 +63,8 @@ class Tenant(Quota, frozen=True, kw_only=True):
         if not 0 <= self.exclusive <= self.guaranteed <= top or not 0 < self.weight < math.inf:
             raise SpecError(
                 f"tenant {self.id}",
-                got=f"exclusive {self.exclusive}, guaranteed {self.guaranteed}, limit "
-                f"{self.limit}, "
+                got=f"exclusive {self.exclusive}, guaranteed {self.guaranteed}, "
+                f"{'no limit' if self.limit is None else f'limit {self.limit}'}, "
                 f"weight {self.weight}",
                 need="0 <= exclusive <= guaranteed <= limit and a finite weight above 0",
             )

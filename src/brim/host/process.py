@@ -78,6 +78,20 @@ def open_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
+def most_processes(descriptors: int) -> int:
+    """Return the most processes that this account can have here, by its limits.
+
+    Args:
+        descriptors: that one process keeps open for each of them.
+    """
+    largest_pid = int(Path("/proc/sys/kernel/pid_max").read_text())
+    files, processes = (
+        resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+    )
+    limits = [largest_pid, files // descriptors, processes]
+    return min(limit for limit in limits if limit >= 0)  # less than 0: none
+
+
 def exit_on_sigterm(leave: Callable[[], object] = lambda: None) -> None:
     """End well, and at once, where this process is asked to leave before it has begun its work.
 

@@ -20,6 +20,7 @@ from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.installation import command_for
+from brim.host.process import most_processes
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
     RunDirectory,
@@ -36,10 +37,16 @@ from brim.runs.directories import (
 from brim.runs.levels import level_of, leveled
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
+from brim.user_code.command_code import code_of
 from brim.user_code.own_code import SAFE_PATH, module_in, word_after, word_of
 
 _PROBE = ".probe"
 _TO_TRY = 10.0  # seconds for an interpreter that does nothing
+_DESCRIPTORS = 3  # of an agent, for each of its workers
+# Options that hardly any script has.
+_OF_BRIM_ALONE = frozenset(
+    ("--workers", "--workers-here", "--spares", "--faults", "--run-dir", "--micro-batches")
+)
 _CONTROL = "control"  # of a run whose master was started, perhaps without agents
 
 
@@ -103,6 +110,7 @@ def make_ready(
         *(level.warnings(spec) if level else ()),
         *notes_on_script(spec),
         *notes_on_python(spec),
+        *notes_on_options(command),
     ]
     if values["listen"]:
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
@@ -184,6 +192,21 @@ def notes_on_script(spec: JobSpec) -> list[str]:
     return []
 
 
+def notes_on_options(command: tuple[str, ...]) -> list[str]:
+    """Return a sentence for each option of brim that is given to a script that never names it."""
+    code = code_of(command)
+    text = b"\n".join(code.files.values()).decode(errors="replace") if code else ""
+    return [
+        f"{option} goes to the command, since it comes after it: brim's own options come before"
+        for option in (word.partition("=")[0] for word in command[1:])
+        if code and option in _OF_BRIM_ALONE and _name_of(option) not in text.replace("-", "_")
+    ]
+
+
+def _name_of(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
 def left_behind(
     read: Mapping[str, str], environment: Mapping[str, str], sent: Mapping[str, str]
 ) -> dict[str, str]:
@@ -208,6 +231,14 @@ def left_behind(
 
 def _check_room(spec: JobSpec, *, listen: str | None) -> None:
     """Raises SpecError where no host can have the workers that a run needs."""
+    most = most_processes(_DESCRIPTORS)
+    if not listen and spec.workers.maximum > most:
+        raise SpecError(
+            "--workers",
+            got=str(spec.workers),
+            need=f"at most {most:,}: more processes or open files are not allowed on this host",
+            hint="--workers 4, or as many as the host has cores",
+        )
     if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
         raise SpecError(
             "--workers-here",

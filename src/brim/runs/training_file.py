@@ -24,6 +24,10 @@ _FUNCTIONS = {
 _OF_A_LIGHTNING_MODULE = frozenset({"dataset", "loss", "optimizer"})  # which it may have itself
 _MAX_FILE_BYTES = 64 << 20  # bytes of a training file
 _EXAMPLE = "a whole file is shown by: brim train --help"
+# Of files that are named by mistake, as the data is: a line of numbers is valid Python.
+_NO_PYTHON = frozenset(
+    (".arrow", ".csv", ".gz", ".json", ".jsonl", ".md", ".parquet", ".tsv", ".yaml", ".yml", ".zip")
+)
 
 
 def check_training_file(path: Path, verb: str = "run") -> None:
@@ -101,6 +105,8 @@ def _parse(path: Path) -> ast.Module:
         siblings = sorted(child.name for child in path.glob("*.py"))
         hint = f"brim train {path / siblings[0]}" if siblings else "name the file itself"
         raise SpecError(str(path), got="a directory", need=need, hint=hint)
+    if path.suffix.lower() in _NO_PYTHON and path.exists():
+        raise SpecError(str(path), got=f"a {path.suffix} file", need=need, hint=_EXAMPLE)
     try:
         return parse(read_regular(Path(os.path.realpath(path)), at_most=_MAX_FILE_BYTES), str(path))
     except FileNotFoundError:

@@ -10,6 +10,7 @@ import msgspec
 
 from brim.domain.channels import Channel, Mail, Webhook
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.options import LARGEST_COUNT
 from brim.domain.promising import PromiseAt
 from brim.domain.quantities import parse_bytes, parse_duration
 from brim.domain.services import ServiceRules
@@ -57,10 +58,13 @@ class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 _AS_YAML = {
     "array": "a list",
     "object": "NAME: VALUE pairs",
+    "bool": "yes or no",
+    "float": "a number",
     "int": "a whole number",
     "str": "a word",
     "null": "nothing",
 }
+_LARGEST_SHOWN = 60  # characters of a wrong value
 _EXAMPLE = "nodes: [{name: n1, workers: 8}]"
 _SECTIONS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "at the top": (_ClusterFile,),
@@ -98,10 +102,11 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
     >>> cluster_spec({"nodes": [{"name": "n1", "workers": 4}], "headroom": 1}).capacity
     3
     """
+    _check_counts(content, name)
     try:
         file = msgspec.convert(content, _ClusterFile)
     except msgspec.ValidationError as error:
-        raise _explained(str(error), name) from None
+        raise _explained(str(error), name, content) from None
     except SpecError as error:
         raise _in_file(error, name) from None
     if file.policy not in POLICIES:
@@ -124,6 +129,23 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         return _spec_of(file, grace=grace, **durations)
     except SpecError as error:
         raise _in_file(error, name) from None
+
+
+def _check_counts(content: object, place: str, separator: str = ": ") -> None:
+    """Refuse whole numbers that nothing can count.
+
+    Raises:
+        SpecError: with the place in the file.
+    """
+    parts: list[tuple[str, object]] = []
+    if isinstance(content, dict):
+        parts = [(f"{separator}{key}", value) for key, value in content.items()]
+    elif isinstance(content, list):
+        parts = [(f"[{index}]", value) for index, value in enumerate(content)]
+    elif isinstance(content, int) and content > LARGEST_COUNT:
+        raise SpecError(place, got=_brief(str(content)), need=f"at most {LARGEST_COUNT:,}")
+    for name, part in parts:
+        _check_counts(part, f"{place}{name}", ".")
 
 
 def _in_file(error: SpecError, name: str) -> SpecError:
@@ -180,7 +202,7 @@ def _tenant(name: str, code: str, **others: Any) -> Tenant:
     return Tenant(id=name, code=most, **others)
 
 
-def _explained(message: str, name: str) -> SpecError:
+def _explained(message: str, name: str, content: object) -> SpecError:
     """Turn msgspec's error into field, got, need and hint."""
     text, _, place = message.partition(" - at `")
     place_text = place.rstrip("`").removeprefix("$").removeprefix(".")
@@ -197,8 +219,45 @@ def _explained(message: str, name: str) -> SpecError:
         return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")
     expected = re.search(r"Expected `(.*)`, got `(.*)`", text)
     if expected:
-        actual, need = (_AS_YAML.get(word, word) for word in (expected.group(2), expected.group(1)))
+        needs = [word for word in expected.group(1).split(" | ") if word != "null"]
+        need = " or ".join(_AS_YAML.get(word, word) for word in needs)
+        actual = _AS_YAML.get(expected.group(2), expected.group(2))
         return SpecError(
-            field, got=actual, need=need, hint=f"docs/guides/cluster.md shows one: {_EXAMPLE}"
+            field,
+            got=_shown(_value_at(content, place_text), otherwise=actual),
+            need=need,
+            hint=_hint_of(expected.group(2), need),
         )
     return SpecError(field, got=text, need="what docs/guides/cluster.md shows")
+
+
+def _value_at(content: object, place: str) -> object:
+    """Return the value at a place such as `nodes[0].workers`; None where there is none."""
+    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", place):
+        if key and isinstance(content, dict):
+            content = content.get(key)
+        elif index and isinstance(content, list) and int(index) < len(content):
+            content = content[int(index)]
+        else:
+            return None
+    return content
+
+
+def _shown(value: object, *, otherwise: str) -> str:
+    """A wrong value as its author knows it; lists and mappings by their kind."""
+    if isinstance(value, bool):
+        return "true (yes)" if value else "false (no)"
+    if isinstance(value, (str, int, float)):
+        return _brief(repr(value))
+    return otherwise
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _LARGEST_SHOWN else f"{text[: _LARGEST_SHOWN - 1]}…"
+
+
+def _hint_of(actual: str, need: str) -> str:
+    """Return the way to write it, where one can tell."""
+    if actual == "bool" and need == _AS_YAML["str"]:
+        return "write it in quotes: 'yes', 'no'"
+    return f"docs/guides/cluster.md shows one: {_EXAMPLE}"

@@ -200,4 +200,5 @@ def _decoded(
     try:
         return decoder.decode(content)
     except UNDECODABLE as error:
-        raise Malformed(f"the body is not a request: {field}{error}") from error
+        problem = error if content else "it is empty"
+        raise Malformed(f"the body is not a request: {field}{problem}") from error

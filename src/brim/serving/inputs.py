@@ -174,7 +174,8 @@ class ColumnReader:
             )
         lengths = {len(cells) for cells in columns.values()}
         if len(lengths) != 1 or not lengths - {0}:
-            actual = "no rows" if lengths == {0} else f"columns of {sorted(lengths)} rows"
+            counts = " and ".join(f"{length:,}" for length in sorted(lengths))
+            actual = "no rows" if lengths == {0} else f"columns of {counts} rows"
             raise SpecError(
                 "columns", got=actual, need="columns of one length, of at least one row"
             )

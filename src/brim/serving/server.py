@@ -86,11 +86,14 @@ def _first(versions: Versions) -> tuple[Model, list[Found]]:
         found, _ = next_of(candidates, None)
         if found is None:
             problems_text = "; ".join(versions.problems.values())
+            is_run = (versions.directory / "checkpoints").is_dir()
+            run, place = (versions.directory, "versions") if is_run else ("RUN", versions.directory)
             raise SpecError(
                 str(versions.directory),
                 got=f"no bundle{f' that can be served: {problems_text}' if problems_text else ''}",
                 need="at least one",
-                hint=f"brim export RUN --output {versions.directory}/1 --format bundle",
+                hint=f"brim export {run} --output {place}/1 --format bundle"
+                f"{'; brim serve versions' if is_run else ''}",
             )
         model = versions.attempt(found, open_bundle)
         if model is not None:

@@ -58,6 +58,8 @@ def read_yaml(path: Path, *, words: bool = False) -> Any:
     except FileNotFoundError:
         hint = nearby(path, (".yaml", ".yml"))
         raise SpecError(str(path), got="no such file", need="a YAML file", hint=hint) from None
+    except IsADirectoryError:
+        raise SpecError(str(path), got="a directory", need="a YAML file") from None
     except OSError as error:
         raise SpecError(
             str(path), got=str(error.strerror), need="a file that can be read"

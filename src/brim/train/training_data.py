@@ -62,7 +62,8 @@ class TrainingData:
         feed.warn = lambda text: self._parts.members.tell(Warn(message=text))
         feed.check()
         if not feed.samples:
-            raise SpecError("dataset('train')", got="no samples", need="at least one")
+            field = "dataset('train')" if self._parts.spec.file else "job.batches(data)"
+            raise SpecError(field, got="no samples", need="at least one")
         if not self._parts.spec.file:  # whose model may have a `forward` of the file
             check_sizes(self._parts.model, data)
         self.close()

@@ -474,13 +474,14 @@ def _uninstalled_place(module: str, folder: Path) -> str:
 def parts_of_brim(tree: ast.Module) -> set[str]:
     """Return the names of brim that a file visibly uses, such as `join` of `brim.join(…)`.
 
-    `brim` itself may come by a star, from a module that imports it.
+    `brim` itself may come by a star, from a module that imports it. Code that binds no such name
+    has forgotten to import it, and uses it all the same.
 
     >>> found = [parts_of_brim(ast.parse(code)) for code in (
     ...     "import brim.data; brim.join(m, o)", "from brim.keras import fit", "','.join(a)",
-    ...     "from tools import *; brim.join(m, o)")]
+    ...     "from tools import *; brim.join(m, o)", "brim.join(m, o)", "brim = 1; brim.join()")]
     >>> [sorted(parts) for parts in found]
-    [['data', 'join'], ['keras'], [], ['join']]
+    [['data', 'join'], ['keras'], [], ['join'], ['join'], []]
     """
     names, found = set[str](), set[str]()
     for node in ast.walk(tree):
@@ -497,11 +498,30 @@ def parts_of_brim(tree: ast.Module) -> set[str]:
                 found |= parts if top == "brim" else set()
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             names.add("brim")
+    if not _binds(tree, "brim"):
+        names.add("brim")
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=part) if name in names:
                 found.add(part)
     return found - {""}
+
+
+def _binds(tree: ast.Module, name: str) -> bool:
+    """Return whether code gives a name a meaning anywhere."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=found, ctx=ast.Store()) | ast.arg(arg=found):
+                pass
+            case ast.FunctionDef(name=found) | ast.ClassDef(name=found):
+                pass
+            case ast.alias(name=full, asname=other):
+                found = other or full.partition(".")[0]
+            case _:
+                continue
+        if found == name:
+            return True
+    return False
 
 
 def _literals(tree: ast.Module) -> Iterator[str]:
