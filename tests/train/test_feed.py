@@ -557,7 +557,8 @@ class Sizeless(Dataset[int]):
             "DataLoader(batch_size=None): got a DataLoader whose dataset makes the batches, need "
             "one whose dataset "
             "gives single samples: brim cuts each batch into micro-batches\n"
-            "  hint: DataLoader(dataset, batch_size=512)",
+            "  hint: DataLoader(dataset, batch_size=512), where dataset[i] is sample i without a "
+            "dimension of the batch",
         ),
         (
             DataLoader(Numbers(), 21, drop_last=True),

@@ -94,6 +94,56 @@ def test_an_attribute_that_changes_again_is_refused(start: Any, values: list[Any
         attributes.check()
 
 
+class Heated(Net):
+    temperature: float
+    steps: list[int]
+
+    def __init__(self) -> None:
+        super().__init__(temperature=1.0, steps=[])
+
+
+class CountingPasses(Net):
+    calls: int
+
+    def touch(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x
+
+
+def test_an_attribute_set_between_steps_is_carried() -> None:
+    model = Heated()
+    job = a_job(model)
+
+    def cool() -> None:
+        model.temperature *= 0.5
+        model.steps.append(job.committed)
+
+    train(job, cool)
+    newcomer = a_job(heir := Heated())
+    assert job.parts.state.digests() != newcomer.parts.state.digests()
+    newcomer.parts.state.put(job.parts.state.get())
+    assert heir.temperature == 0.5**4
+    assert heir.steps == [1, 2, 3, 4]
+    assert job.parts.state.digests() == newcomer.parts.state.digests()
+    newcomer.parts.state.put(a_job(Heated()).parts.state.get())
+    assert heir.temperature == 1.0
+
+
+def test_an_attribute_set_before_each_pass_stays() -> None:
+    model = Heated()
+    job = a_job(model)
+    for _ in job.epochs(1):
+        for batch in job.batches(DATA, global_batch_size=16):
+            model.temperature = 0.5**job.committed
+            job.step(model(batch.inputs).square().mean() * model.temperature)
+    assert model.temperature == 0.5**3
+
+
+def test_an_attribute_counting_passes_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"'calls': got 2, which was 1 before.*\n.*job.committed"):
+        train(a_job(CountingPasses(calls=0)))
+
+
 def test_attributes_are_compared_where_all_have_set_them() -> None:
     first_digests = {
         "model attribute 'net.size'": b"1",

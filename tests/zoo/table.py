@@ -902,6 +902,14 @@ LOOPS = [
         like="a backbone put to eval, later frozen, per epoch",
     ),
     *(
+        exact(f"loop_{kind}", "loop_memory.py", kind, like=like, is_long=kind != "annealed")
+        for kind, like in (
+            ("annealed", "a temperature in an attribute, multiplied after each step"),
+            ("set", "the same, set by job.committed before each pass"),
+            ("epoch", "the same, set at the start of each epoch"),
+        )
+    ),
+    *(
         refused(f"loop_{kind}", "loop_memory.py", kind, like=like, words=words)
         for kind, like, words in (
             ("counter", "a counter in the model, in a loop", "'calls'"),

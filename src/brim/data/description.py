@@ -281,7 +281,8 @@ def _parts(loader: DataLoader[Any]) -> tuple[Any, int, bool]:
             "DataLoader(batch_size=None)",
             got="a DataLoader whose dataset makes the batches",
             need="one whose dataset gives single samples: brim cuts each batch into micro-batches",
-            hint="DataLoader(dataset, batch_size=512)",
+            hint="DataLoader(dataset, batch_size=512), where dataset[i] is sample i without a dimension "
+            "of the batch",
         )
     if loader.batch_size is None and type(batches) is not BatchSampler:
         raise SpecError(

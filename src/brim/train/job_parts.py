@@ -21,7 +21,7 @@ from brim.tensors.chance import Sources
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.captured.captured_steps import CapturedSteps
 from brim.train.checkpoints import Checkpoints
-from brim.train.checks.attributes import Attributes
+from brim.train.checks.attributes import Attributes, Values
 from brim.train.context import WorkerContext
 from brim.train.exchange.carried import Carried, Sums
 from brim.train.exchange.contribution import Contributions
@@ -44,7 +44,7 @@ class JobParts:
         optimization: the optimizers, their schedulers and the scaler.
         embeddings: the tables that are trained by rows.
         contributions: what a micro-batch adds to a step.
-        attributes: what the network keeps in plain attributes, which brim does not carry.
+        attributes: what the network keeps in plain attributes.
         sources: of random numbers.
         state: what all members must have alike.
         checkpoints: of this state.
@@ -85,6 +85,22 @@ class JobParts:
     def takes_turns(self) -> bool:
         """Return whether workers apply their batches in turns, each a whole step."""
         return self.asynchrony is not None and self.members.world_size > 1
+
+    def check_attributes(self, left: Values | None) -> Values:
+        """Check what a micro-batch has left in attributes of the network.
+
+        Replayed steps have the values of the first ones built in, and workers that train
+        asynchronously never compare theirs: there a script sets none either.
+
+        Args:
+            left: by the one before it in the same step; None for the first.
+
+        Returns:
+            The values.
+        """
+        if self.asynchrony is not None or (self.captured and not self.captured.refused):
+            self.attributes.check(need="one that stays as it is, with --capture and with --async")
+        return self.attributes.check_step(left)
 
     def carry(self, name: str, carried: Carried | Sums) -> None:
         """Carry values from step to step, before the loop begins.

@@ -165,7 +165,7 @@ def agree(parts: JobParts, *, at_hold: bool = False) -> None:
     Raises:
         UserCodeError: they differ, which only state unknown to brim can cause.
     """
-    parts.attributes.check()
+    parts.check_attributes(None)
     members = parts.members
     if members.world_size == 1:
         return

@@ -39,6 +39,7 @@ from brim.train.audit import NOT_DETERMINISTIC, StepAudit, describe, findings_of
 from brim.train.captured.captured_steps import ReplayedPart
 from brim.train.captured.step_function import gave_another_loss
 from brim.train.checks import left_over, others
+from brim.train.checks.attributes import Values
 from brim.train.exchange.carried import check_names
 from brim.train.exchange.contribution import StepOutcome
 from brim.train.exchange.folding import Exchange
@@ -159,6 +160,7 @@ class StepUnderWay:
         audit: of the step; None where it has none.
         replay: of the worker's part by a program, to be compared with eager passes.
         promised: the same, with what was read for it, until an own loop gives it to `Job.step`.
+        left: what its micro-batches leave in attributes of the network; None before the first.
     """
 
     number: int
@@ -180,6 +182,7 @@ class StepUnderWay:
     audit: StepAudit | None = None
     replay: ReplayedPart | None = None
     promised: tuple[ReplayedPart, list[Read]] | None = None
+    left: Values | None = None
 
     @property
     def has_batch(self) -> bool:
@@ -586,8 +589,9 @@ class Steps:
         if not micro.taken:
             raise _no_step()
         parts.contributions.check_unchanged()
-        if round.commits < _WATCHED_STEPS:
-            parts.attributes.check()
+        in_epoch = step.batch % self._data.schedule.steps_per_epoch  # lines between may set them
+        if min(round.commits, in_epoch) < _WATCHED_STEPS:
+            step.left = parts.check_attributes(step.left)
         rows, by_rows = parts.embeddings.take() if parts.embeddings.weights else ([], [])
         contribution = parts.contributions.take(
             micro.weight, micro.losses, by_rows=by_rows, stop=self.is_stop_asked, due=step.due

@@ -23,6 +23,7 @@ class Remembering(nn.Module):
         )
         self.head = nn.Linear(16, 4)
         self.calls, self.recent, self.hidden = 0, [], torch.zeros(16)
+        self.temperature = 1.0
         self.generator = torch.Generator().manual_seed(5)
 
     def forward(self, x):
@@ -41,7 +42,7 @@ class Remembering(nn.Module):
                 self.last = x.detach()
             case "generator":
                 x = x + 0.1 * torch.randn(x.shape, generator=self.generator)
-        return self.head(x)
+        return self.head(x) / self.temperature
 
 
 class Augmented(Dataset):
@@ -72,5 +73,11 @@ for epoch in job.epochs(2):
         model.backbone.eval()
         if epoch > 0:
             model.backbone.requires_grad_(False)
+    if KIND == "epoch":
+        model.temperature = 0.5**epoch
     for batch in job.batches(data, global_batch_size=24):
-        job.step(F.cross_entropy(model(batch.inputs), batch.target))
+        if KIND == "set":
+            model.temperature = 0.9**job.committed
+        loss = job.step(F.cross_entropy(model(batch.inputs), batch.target))
+        if KIND == "annealed" and loss is not None:
+            model.temperature *= 0.9

@@ -1,6 +1,7 @@
-"""Attributes of modules, which are not carried to other workers.
+"""Attributes of modules, beside parameters and buffers.
 
-No micro-batch may learn from them about another.
+No micro-batch may learn from them about another. What a script sets from step to step, such as a
+temperature, is the same for all micro-batches of a step, and is carried to other workers.
 
 What a forward pass leaves in an attribute is of use to that pass, or to code that looks at it
 behind the step (the last attention, a cache of masks). Read by the next micro-batch it would make a
@@ -25,9 +26,14 @@ _LIBRARIES = frozenset(
     {"keras", "lightning", "pytorch_lightning", "timm", "torchvision", "transformers"}
 )
 _MODULES_OWN = frozenset(vars(nn.Module()))
-_HINT = (
-    "make it a buffer (register_buffer), count by job.committed, or name it by job.register_state"
+_TO_CARRY = "make it a buffer (register_buffer)"
+_TO_SET = (
+    f"{_TO_CARRY}, or in your own loop set it once a step, outside of forward: model.tau = 0.9 ** "
+    "job.committed"
 )
+_NEED = "one that the batches of a step leave alike: its value would differ between workers"
+
+Values = dict[tuple[str, str], Any]
 
 
 class Attributes:
@@ -50,8 +56,8 @@ class Attributes:
         # `keys`, since a scripted module's buffers cannot be iterated over.
         self._buffers = {prefix: {*module._buffers.keys()} for prefix, module in self._modules}
         self._values_before = self._plain_ones()
-        self._caches: dict[tuple[str, str], Any] = {}
-        self._leftovers: dict[tuple[str, str], Any] = {}
+        self._caches: Values = {}
+        self._leftovers: Values = {}
 
     def _all(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
         for prefix, module in self._modules:
@@ -67,37 +73,77 @@ class Attributes:
 
     # Numbers and words ----------------------------------------------------------------------------
 
-    def _plain_ones(self) -> dict[tuple[str, str], Any]:
+    def _plain_ones(self) -> Values:
         return {
             (prefix, name): _copy(value)
             for prefix, _, name, value in self._all()
             if is_plain(value)
         }
 
-    def check(self) -> None:
+    def check(self, *, need: str = _NEED) -> None:
         """Check that plain attributes have their first values.
 
         One that goes from None or False to a value and stays there is a cache: see `get`.
 
+        Args:
+            need: words of the error.
+
         Raises:
             SpecError: one is not, so that it depends on which micro-batches this worker had.
         """
+        previous = self._values_before | self._caches
+        self._compare(self._plain_ones(), previous, need=need, hint=_TO_CARRY)
+
+    def check_step(self, left: Values | None) -> Values:
+        """Check that the micro-batches of a step leave the same values.
+
+        Those of another step may be others: a script has set them, as it does a temperature.
+
+        Args:
+            left: by the one before; None for the first of a step.
+
+        Returns:
+            The values.
+
+        Raises:
+            SpecError: one is another, so that it depends on which micro-batches this worker had.
+        """
         now = self._plain_ones()
-        for key in now.keys() & self._values_before.keys():
-            previous = self._caches.get(key, self._values_before[key])
-            if now[key] == previous and type(now[key]) is type(previous):
-                continue
-            if key not in self._caches and (previous is None or previous is False):
-                self._caches[key] = now[key]
-                continue
+        self._compare(now, left or {}, need=_NEED, hint=_TO_SET)
+        for key in self._changed(now):
             self._check_metric(key)
-            raise SpecError(
-                f"model attribute {_named(*key)!r}",
-                got=f"{now[key]!r}, which was {previous!r} before",
-                need="an attribute that training does not change: its value would differ "
-                "between workers",
-                hint=_HINT,
+        return now
+
+    def _compare(self, now: Values, previous: Values, *, need: str, hint: str) -> None:
+        for key in now.keys() & self._values_before.keys():
+            is_cached = not _are_same(now[key], self._values_before[key]) and self._cache(
+                key, now[key]
             )
+            if key in previous and not _are_same(now[key], previous[key]) and not is_cached:
+                self._check_metric(key)
+                raise SpecError(
+                    f"model attribute {_named(*key)!r}",
+                    got=f"{now[key]!r}, which was {previous[key]!r} before",
+                    need=need,
+                    hint=hint,
+                )
+
+    def _cache(self, key: tuple[str, str], value: Any) -> bool:
+        """Note the first value of a cache, and return whether it is one."""
+        before = self._values_before[key]
+        if key in self._caches or not (before is None or before is False):
+            return False
+        self._caches[key] = value
+        return True
+
+    def _changed(self, now: Values) -> Values:
+        return {
+            key: now[key]
+            for key, before in self._values_before.items()
+            if key in now
+            and not _are_same(now[key], before)
+            and not (key in self._caches and _are_same(now[key], self._caches[key]))
+        }
 
     def _check_metric(self, key: tuple[str, str]) -> None:
         """Raises SpecError where an attribute is a part of a metric, which is no part of a network."""
@@ -117,19 +163,33 @@ class Attributes:
 
         Each worker sets it for itself. Where that came of other samples, they do not agree.
         """
-        found: dict[str, dict[str, Any]] = {}
-        for (prefix, name), value in self._caches.items():
-            found.setdefault(prefix, {})[name] = value
-        return found
+        return _by_module(self._caches)
 
-    def put(self, caches: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the values that `get` gave elsewhere."""
+    def get_changed(self) -> dict[str, dict[str, Any]]:
+        """Return the values that the script has set, by modules: all workers have the same."""
+        return _by_module(self._changed(self._plain_ones()))
+
+    def put(
+        self,
+        caches: Mapping[str, Mapping[str, Any]],
+        changed: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Take the values that `get` and `get_changed` gave elsewhere.
+
+        Args:
+            caches: those that forward passes have set once.
+            changed: those that the script has set; None where nobody noted them.
+        """
         modules = dict(self._modules)
-        for prefix, values in caches.items():
-            for name, value in values.items():
-                if (prefix, name) in self._values_before:
-                    setattr(modules[prefix], name, _copy(value))
-                    self._caches[prefix, name] = _copy(value)
+        if changed is not None:
+            for prefix, name in self._changed(self._plain_ones()):
+                setattr(modules[prefix], name, _copy(self._values_before[prefix, name]))
+        for key, value in _by_key(caches).items():
+            if key in self._values_before:
+                self._caches[key] = _copy(value)
+        for (prefix, name), value in (_by_key(caches) | _by_key(changed or {})).items():
+            if (prefix, name) in self._values_before:
+                setattr(modules[prefix], name, _copy(value))
 
     # Tensors --------------------------------------------------------------------------------------
 
@@ -189,7 +249,7 @@ class _Removed:
             f"model attribute {name!r}",
             got="a forward pass that reads what another micro-batch left there",
             need="a result that does not depend on which micro-batches a worker had before",
-            hint=_HINT,
+            hint=_TO_CARRY,
         )
 
     @classmethod
@@ -250,6 +310,23 @@ def _flat(value: Any) -> Iterator[Any]:
 
 def _named(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
+
+
+def _by_module(values: Values) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for (prefix, name), value in values.items():
+        found.setdefault(prefix, {})[name] = value
+    return found
+
+
+def _by_key(found: Mapping[str, Mapping[str, Any]]) -> Values:
+    return {
+        (prefix, name): value for prefix, values in found.items() for name, value in values.items()
+    }
+
+
+def _are_same(value: Any, other: Any) -> bool:
+    return value is other or (type(value) is type(other) and bool(value == other))
 
 
 def is_plain(value: Any) -> bool:

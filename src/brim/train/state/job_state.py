@@ -35,6 +35,7 @@ SAME_DATA = (
     "and sort what comes out of a set"
 )
 ATTRIBUTES = "model attribute"  # that forward passes have set once
+SET_ATTRIBUTES = "attribute of the model"  # that the script has set since
 LAID_OUT = "strides"  # of its tensors are noted: a checkpoint of an older brim has none
 # What one worker logs is told by the first; attributes of optimizers may have times in them.
 _NOT_COMPARED = ("metrics", "measured", OPTIMIZER_ATTRIBUTES)
@@ -187,6 +188,7 @@ class TrainingState:
             PLACES: self._embeddings.places(),
             LAID_OUT: True,
             ATTRIBUTES: self.attributes.get(),
+            SET_ATTRIBUTES: self.attributes.get_changed(),
         }
         self._embeddings.take_out(tree)
         return tree
@@ -276,7 +278,8 @@ class TrainingState:
             module.training = tree["training of"][name]
         for name, module in _with_extra_state(self._model):
             module.set_extra_state(tree["extra"][name])
-        self.attributes.put(tree.get(ATTRIBUTES, {}))
+        # A checkpoint of an older brim has none of the second.
+        self.attributes.put(tree.get(ATTRIBUTES, {}), tree.get(SET_ATTRIBUTES))
         self._embeddings.drop_states(whole)
         self._optimization.put(whole)
         if self._embeddings.is_shown:
