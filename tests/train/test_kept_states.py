@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,9 +25,12 @@ ROWS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 DATA = TensorDataset(ROWS, ROWS.sum(1))
 
 
-def a_job(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Job:
+def a_job(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, micro_batches: int = 8
+) -> Job:
     optimizer_used = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    return Job(model, optimizer_used, spec=spec_of_a_loner(0), context=None)
+    spec = replace(spec_of_a_loner(0), micro_batches=micro_batches)
+    return Job(model, optimizer_used, spec=spec, context=None)
 
 
 def train(job: Job, after_step: Callable[[], None] = lambda: None, *, epochs: int = 1) -> None:
@@ -129,9 +133,10 @@ def test_an_attribute_set_between_steps_is_carried() -> None:
     assert heir.temperature == 1.0
 
 
-def test_an_attribute_set_before_each_pass_stays() -> None:
+@pytest.mark.parametrize("micro_batches", [1, 8])
+def test_an_attribute_set_before_each_pass_stays(micro_batches: int) -> None:
     model = Heated()
-    job = a_job(model)
+    job = a_job(model, micro_batches=micro_batches)
     for _ in job.epochs(1):
         for batch in job.batches(DATA, global_batch_size=16):
             model.temperature = 0.5**job.committed
@@ -139,9 +144,11 @@ def test_an_attribute_set_before_each_pass_stays() -> None:
     assert model.temperature == 0.5**3
 
 
-def test_an_attribute_counting_passes_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"'calls': got 2, which was 1 before.*\n.*job.committed"):
-        train(a_job(CountingPasses(calls=0)))
+@pytest.mark.parametrize(("micro_batches", "before"), [(1, 0), (8, 1)])
+def test_an_attribute_counting_passes_is_refused(micro_batches: int, before: int) -> None:
+    words = rf"'calls': got {before + 1}, which was {before} before.*\n.*job.committed"
+    with pytest.raises(SpecError, match=words):
+        train(a_job(CountingPasses(calls=0), micro_batches=micro_batches))
 
 
 def test_attributes_are_compared_where_all_have_set_them() -> None:

@@ -452,6 +452,7 @@ class Steps:
         inputs, target = pair_of(to_device(read.sample, parts.device))
         if round.commits < _WATCHED_STEPS:
             parts.attributes.forget()
+            parts.attributes.watch_pass(is_alone=not step.done and len(step.todo) == 1)
         if not step.done:
             parts.contributions.watch()
         parts.contributions.reset()
@@ -591,6 +592,7 @@ class Steps:
         parts.contributions.check_unchanged()
         in_epoch = step.batch % self._data.schedule.steps_per_epoch  # lines between may set them
         if min(round.commits, in_epoch) < _WATCHED_STEPS:
+            parts.attributes.check_pass()
             step.left = parts.check_attributes(step.left)
         rows, by_rows = parts.embeddings.take() if parts.embeddings.weights else ([], [])
         contribution = parts.contributions.take(

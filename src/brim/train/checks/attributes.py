@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from brim.errors import SpecError
 
@@ -58,6 +60,8 @@ class Attributes:
         self._values_before = self._plain_ones()
         self._caches: Values = {}
         self._leftovers: Values = {}
+        self._hook: RemovableHandle | None = None
+        self._at_begin: Values | None = None
 
     def _all(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
         for prefix, module in self._modules:
@@ -113,6 +117,31 @@ class Attributes:
         for key in self._changed(now):
             self._check_metric(key)
         return now
+
+    def watch_pass(self, *, is_alone: bool) -> None:
+        """Note the values as the next forward pass begins, for `check_pass`.
+
+        Args:
+            is_alone: the step has no other micro-batch on this worker to compare this one with.
+        """
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = register_module_forward_pre_hook(self._note) if is_alone else None
+        self._at_begin = None
+
+    def _note(self, module: nn.Module, _: Any) -> None:
+        if self._at_begin is None and any(module is own for _, own in self._modules):
+            self._at_begin = self._plain_ones()
+
+    def check_pass(self) -> None:
+        """Check that the forward pass of a lone micro-batch has left the values as they were.
+
+        Raises:
+            SpecError: it has not, and with fewer workers the next one would see it.
+        """
+        if self._at_begin is not None:
+            self._compare(self._plain_ones(), self._at_begin, need=_NEED, hint=_TO_SET)
+        self.watch_pass(is_alone=False)
 
     def _compare(self, now: Values, previous: Values, *, need: str, hint: str) -> None:
         for key in now.keys() & self._values_before.keys():
