@@ -65,7 +65,7 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     with started(tmp_path / "run", *job) as run:
         run.wait_for_step(20)
         victim = run.pid(run.members()[0])
-        before = len(run.events("worker"))  # on a busy machine it may have been silent already
+        event_count = len(run.events("worker"))  # on a busy machine it may have been silent already
         os.kill(victim, signal.SIGSTOP)
         until(lambda: len(run.events("round")) > 1, "a round without the stopped worker", run)
         assert has_ended(victim)
@@ -73,7 +73,7 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
         assert run.finish()["exit"] == "done"
     of_victim = [event for event in run.events("worker") if event["pid"] == victim]
     assert "active" in [event["state"] for event in of_victim]
-    states = [e["state"] for e in run.events("worker")[before:] if e["pid"] == victim]
+    states = [e["state"] for e in run.events("worker")[event_count:] if e["pid"] == victim]
     assert states == ["suspect", "lost"]
     check_ledger(tmp_path / "run")
 

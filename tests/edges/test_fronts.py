@@ -426,11 +426,11 @@ def test_next_scheduler_goes_on_with_the_front(
             assert stranger.recv(100).startswith(b"HTTP/1.1 400")
         assert keep(later, second) == count, "what is no request is no load"
         assert later.address == "127.0.0.1", "it listens where it did"
-        asked = set[int]()  # each call goes to either of them, by chance
+        ports = set[int]()  # each call goes to either of them, by chance
 
         def has_asked_both() -> bool:
-            asked.add(ask(port))
-            return asked == {first.port, second.port}
+            ports.add(ask(port))
+            return ports == {first.port, second.port}
 
         until(has_asked_both, "calls to both: the first may come back")
         keep(later, second, first._replace(state="leaving"))

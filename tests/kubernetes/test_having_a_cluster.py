@@ -156,7 +156,7 @@ def devices() -> set[str]:
 def test_two_clusters_are_independent() -> None:
     need_nodes()
     settings = asked()
-    before = devices()
+    names = devices()
     try:
         cluster = up(settings)
         assert cluster.kubectl("get", "nodes", "--no-headers").split()[:2] == ["node-1", "Ready"]
@@ -170,5 +170,5 @@ def test_two_clusters_are_independent() -> None:
     assert not members(group_of(OTHER))
     assert f"clusters/{OTHER}" not in Path("/proc/mounts").read_text()
     # Those that other tests make are moved elsewhere at once.
-    until(lambda: devices() <= before, devices, within=30.0)
+    until(lambda: devices() <= names, devices, within=30.0)
     assert not down(OTHER)

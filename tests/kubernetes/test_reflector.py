@@ -122,8 +122,8 @@ def test_ended_watches_resume_without_listing() -> None:
 
 def test_silent_watches_are_restarted() -> None:
     # On a busy machine it may find the second one silent, too, before it hears of that.
-    gone = watched(("DELETED", plain_object("a", version=9)), stays=True)
-    api = ScriptedApi([page("a", 7), quiet(), gone])
+    deletion = watched(("DELETED", plain_object("a", version=9)), stays=True)
+    api = ScriptedApi([page("a", 7), quiet(), deletion])
 
     async def reflect() -> None:
         async with watching(api, silence=0.3) as watch_:

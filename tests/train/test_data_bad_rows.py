@@ -194,8 +194,8 @@ def test_a_wrong_description_is_refused(
 
 def test_first_line_without_names_is_shown(tmp_path: Path) -> None:
     (tmp_path / "bare.csv").write_text("red,1,0\nblue,2,1\n")
-    said = refused(tmp_path / "bare.csv")
-    assert "its first line should name the columns, and is: red 1 0" in said
+    words = refused(tmp_path / "bare.csv")
+    assert "its first line should name the columns, and is: red 1 0" in words
 
 
 def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:

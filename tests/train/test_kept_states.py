@@ -144,9 +144,9 @@ def test_an_attribute_set_before_each_pass_stays(micro_batches: int) -> None:
     assert model.temperature == 0.5**3
 
 
-@pytest.mark.parametrize(("micro_batches", "before"), [(1, 0), (8, 1)])
-def test_an_attribute_counting_passes_is_refused(micro_batches: int, before: int) -> None:
-    words = rf"'calls': got {before + 1}, which was {before} before.*\n.*job.committed"
+@pytest.mark.parametrize(("micro_batches", "count"), [(1, 0), (8, 1)])
+def test_an_attribute_counting_passes_is_refused(micro_batches: int, count: int) -> None:
+    words = rf"'calls': got {count + 1}, which was {count} before.*\n.*job.committed"
     with pytest.raises(SpecError, match=words):
         train(a_job(CountingPasses(calls=0), micro_batches=micro_batches))
 
