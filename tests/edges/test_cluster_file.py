@@ -108,8 +108,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
             "tenants[0].jobs: got 99999999999999999999, need at most 1,000,000,000",
         ),
         (
-            "nodes: [{name: n, workers: 1}]\nnotify: [{name: a, mail: me}]",
-            "notify[0].mail: got 'me', need NAME: VALUE pairs",
+            "nodes: [{name: n, workers: 1}]\nnotify: [{name: a, webhook: 'https://hook/secret'}]",
+            "notify[0].webhook: got a word, need NAME: VALUE pairs",
         ),
         (
             "nodes: [{name: n, workers: 1}]\ntenants: [{name: a, weight: 0}]",

@@ -222,9 +222,13 @@ def _explained(message: str, name: str, content: object) -> SpecError:
         needs = [word for word in expected.group(1).split(" | ") if word != "null"]
         need = " or ".join(_AS_YAML.get(word, word) for word in needs)
         actual = _AS_YAML.get(expected.group(2), expected.group(2))
+        is_secret = place_text.startswith(
+            "notify"
+        )  # addresses that make whoever knows them the sender
+        value = None if is_secret else _value_at(content, place_text)
         return SpecError(
             field,
-            got=_shown(_value_at(content, place_text), otherwise=actual),
+            got=_shown(value, otherwise=actual),
             need=need,
             hint=_hint_of(expected.group(2), need),
         )
