@@ -19,6 +19,7 @@ async def teach(house: House) -> None:
     """Have a first job of the model run, so that its speed and its steps are known."""
     house.submit("first", workers={"min": 1, "max": 1})
     await house.until_running(1, "first")
+    await house.until_followed("first")
     folder = house.folder / "life-1" / "jobs" / f"{house.namespace}.first"
     run = RecordedRun(folder, spec(), start=house.clock.wall() - 60, step_seconds=STEP)
     run.begin(workers=1, steps=STEPS)

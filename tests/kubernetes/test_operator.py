@@ -342,17 +342,18 @@ class House:
             await asyncio.sleep(0.02)
 
     async def until_running(self, count: int, name: str = "flights") -> None:
-        """Wait until so many workers run, and the run is followed: its master may be seen last."""
-
         def runs() -> bool:
             status = self.job(name).get("status", {})
             return (
                 bool(status.get("phase") == "Running" and status["workers"]["ready"] == count)
                 and self.workers(name).total() == count
-                and f"{self.namespace}.{name}" in self.copies.news
             )
 
         await self.until(runs)
+
+    async def until_followed(self, name: str = "flights") -> None:
+        """Wait until the operator follows a run that it records: the master may be seen last."""
+        await self.until(lambda: f"{self.namespace}.{name}" in self.copies.news)
 
 
 TEMPLATE = {"spec": {"containers": [{"name": "worker"}]}}
@@ -438,6 +439,7 @@ def test_a_job_is_submitted_runs_and_ends(house: House) -> None:
             assert (conditions["Running"], conditions["Succeeded"]) == ("True", "False")
             assert status["observedGeneration"] == 1
             assert house.workers().total() == 3
+            await house.until_followed()
             _, address, token = house.copies.called[-1]
             assert address.endswith(":7077")
             (secret,) = house.plane.api.ask(f"{house.core}/secrets")["items"]

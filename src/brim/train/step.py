@@ -160,7 +160,8 @@ class StepUnderWay:
         audit: of the step; None where it has none.
         replay: of the worker's part by a program, to be compared with eager passes.
         promised: the same, with what was read for it, until an own loop gives it to `Job.step`.
-        left: what its micro-batches leave in attributes of the network; None before the first.
+        is_watched: attributes of the network are looked at.
+        left: what its micro-batches leave in them; None before the first.
     """
 
     number: int
@@ -182,6 +183,7 @@ class StepUnderWay:
     audit: StepAudit | None = None
     replay: ReplayedPart | None = None
     promised: tuple[ReplayedPart, list[Read]] | None = None
+    is_watched: bool = False
     left: Values | None = None
 
     @property
@@ -262,6 +264,8 @@ class Steps:
             due=round.rank == 0 and not parts.takes_turns and parts.checkpoints.is_due(number + 1),
             since=monotonic(),
         )
+        in_epoch = batch % self._data.schedule.steps_per_epoch  # lines between epochs may set them
+        step.is_watched = min(round.commits, in_epoch) < _WATCHED_STEPS
         if round.audits is not None and round.audits.covers(number):
             step.audit = StepAudit(own=round.audits.micro_of(round.rank, number))
         round.accumulator.begin()
@@ -452,6 +456,7 @@ class Steps:
         inputs, target = pair_of(to_device(read.sample, parts.device))
         if round.commits < _WATCHED_STEPS:
             parts.attributes.forget()
+        if step.is_watched:
             parts.attributes.watch_pass(is_alone=not step.done and len(step.todo) == 1)
         if not step.done:
             parts.contributions.watch()
@@ -590,8 +595,7 @@ class Steps:
         if not micro.taken:
             raise _no_step()
         parts.contributions.check_unchanged()
-        in_epoch = step.batch % self._data.schedule.steps_per_epoch  # lines between may set them
-        if min(round.commits, in_epoch) < _WATCHED_STEPS:
+        if step.is_watched:
             parts.attributes.check_pass()
             step.left = parts.check_attributes(step.left)
         rows, by_rows = parts.embeddings.take() if parts.embeddings.weights else ([], [])
