@@ -200,17 +200,35 @@ class ControlPlane:
         return names
 
     def add_kinds(self, definitions: Iterable[Mapping[str, Any]]) -> None:
-        """Have the API server know kinds of objects.
+        """Have the API server know kinds of objects, and wait until it serves them.
 
         Args:
             definitions: CustomResourceDefinitions.
 
         Raises:
-            EnvironmentFault: it has one of that name, or does not take it.
+            EnvironmentFault: it has one of that name, does not take it, or does not serve it in time.
         """
+        paths = []
         for definition in definitions:
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
             self.api.ask(path, method="POST", body=definition)
+            kind = definition["spec"]
+            paths += [
+                f"/apis/{kind['group']}/{version['name']}/{kind['names']['plural']}"
+                for version in kind["versions"]
+                if version["served"]
+            ]
+        deadline = monotonic() + READY_WITHIN
+        for path in paths:
+            self._until_served(path, deadline)
+
+    def _until_served(self, path: str, deadline: float) -> None:
+        while True:
+            try:
+                self.api.ask(path)
+                return
+            except EnvironmentFault:
+                wait_until(deadline, f"{path} was not served")
 
     def _file(self, name: str) -> Path:
         return self.folder / name
