@@ -149,6 +149,7 @@ def test_an_attribute_counting_passes_is_refused(micro_batches: int, count: int)
     words = rf"'calls': got {count + 1}, which was {count} before.*\n.*job.committed"
     with pytest.raises(SpecError, match=words):
         train(a_job(CountingPasses(calls=0), micro_batches=micro_batches))
+    assert not torch.nn.modules.module._global_forward_pre_hooks
 
 
 def test_attributes_are_compared_where_all_have_set_them() -> None:

@@ -429,6 +429,9 @@ class Steps:
         self.is_amid_batch = True
         try:
             yield micro_batch
+        except BaseException:  # the loop has ended within it
+            self._parts.attributes.watch_pass(is_alone=False)
+            raise
         finally:
             self.is_amid_batch = False
         if self.under_way is not step:

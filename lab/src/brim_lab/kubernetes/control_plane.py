@@ -208,19 +208,28 @@ class ControlPlane:
         Raises:
             EnvironmentFault: it has one of that name, does not take it, or does not serve it in time.
         """
-        paths = []
+        paths, deadline = [], monotonic() + READY_WITHIN
         for definition in definitions:
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            self.api.ask(path, method="POST", body=definition)
+            self._add_kind(definition, deadline)
             kind = definition["spec"]
             paths += [
                 f"/apis/{kind['group']}/{version['name']}/{kind['names']['plural']}"
                 for version in kind["versions"]
                 if version["served"]
             ]
-        deadline = monotonic() + READY_WITHIN
         for path in paths:
             self._until_served(path, deadline)
+
+    def _add_kind(self, definition: Mapping[str, Any], deadline: float) -> None:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        while True:
+            try:
+                self.api.ask(path, method="POST", body=definition)
+                return
+            except EnvironmentFault as fault:  # one of that name may not be gone yet
+                if "object is being deleted" not in str(fault):
+                    raise
+                wait_until(deadline, f"{path} still had an older one")
 
     def _until_served(self, path: str, deadline: float) -> None:
         while True:
