@@ -15,6 +15,8 @@ from brim.kubernetes.client.kube_types import (
     Terminated,
 )
 from brim.kubernetes.objects.failed_pods import LONGEST_LINES, MOST_FAILED, failed_pod, failed_pods
+from brim.kubernetes.objects.status import NAME_TAKEN, Stall
+from brim.kubernetes.pods.retries import Retries
 from kube_objects import master, pod, worker
 
 AT = "2026-11-24T17:00:00Z"
@@ -89,3 +91,14 @@ def test_failed_pods_are_kept_within_limits() -> None:
         assert len(kept_entry.get("lastLines", "")) <= LONGEST_LINES
         assert "\x1b" not in kept_entry.get("lastLines", "")
         kept_entry.get("lastLines", "").encode()
+
+
+def test_success_of_a_neighbour_hides_no_taken_name() -> None:
+    retries = Retries()
+    retries.begin()
+    retries.failed("n1", 0.0, stall := Stall(NAME_TAKEN, "the Pod of another"))
+    retries.succeeded("n1")
+    retries.begin()
+    assert retries.stall == stall
+    retries.complete()
+    assert retries.stall is None

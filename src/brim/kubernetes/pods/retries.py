@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.objects.status import Stall
+from brim.kubernetes.objects.status import NAME_TAKEN, Stall
 
 # In place of a node: the pod of the job's master, and pods of workers that are pinned to none.
 MASTERS, ANY_NODE = "", "(any)"
@@ -90,9 +90,14 @@ class Retries:
         failures.last, failures.stall = now, alike[0] if alike else stall
 
     def succeeded(self, node: str) -> None:
-        """Note that a pod could be made on a node."""
+        """Note that a pod could be made on a node.
+
+        The name of another pod there may be taken all the same.
+        """
         if node in self._failures:
-            self._failures[node].stall = None
+            stall, self._failures[node].stall = self._failures[node].stall, None
+            if stall is not None and stall.reason == NAME_TAKEN:
+                self._last_stall = stall
 
     @property
     def stall(self) -> Stall | None:
