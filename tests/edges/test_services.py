@@ -31,6 +31,7 @@ from brim.storage.loads import add_load, keep_loads, read_loads
 from brim.wire.cluster import ServiceView
 from brim.wire.listening import take_port
 from brim.wire.measure import measure, number_in
+from e2e.running import free_port
 from number_server import numbers
 from tiers import NEEDS_HAPROXY
 
@@ -140,11 +141,6 @@ class Jobs:
 
     def seen_nodes(self) -> dict[str, NodeSeen]:
         return self.nodes
-
-
-def free_port() -> int:
-    with take_port("127.0.0.1") as listener:
-        return int(listener.getsockname()[1])
 
 
 class Cluster:
