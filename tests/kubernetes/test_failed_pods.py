@@ -96,8 +96,10 @@ def test_failed_pods_are_kept_within_limits() -> None:
 def test_success_of_a_neighbour_hides_no_taken_name() -> None:
     retries = Retries()
     retries.begin()
-    retries.failed("n1", 0.0, stall := Stall(NAME_TAKEN, "the Pod of another"))
-    retries.succeeded("n1")
+    retries.failed("n1", 0.0, stall := Stall(NAME_TAKEN, "the Pod of another"), pod="flights-1-1")
+    retries.succeeded("n1", "flights-1-0")
+    assert retries.stall == stall
+    retries.want(["flights-1-1"])
     retries.begin()
     assert retries.stall == stall
     retries.complete()

@@ -1047,6 +1047,21 @@ def test_taken_name_is_retried_and_reported(world: World) -> None:
     assert world.told == [JOB.id, JOB.id]
 
 
+def test_taken_name_of_an_unwanted_pod_is_forgotten(world: World) -> None:
+    world.server.foreign("flights-1-1")
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    assert world.processes.stall(JOB.id) is not None
+    world.decide(flights={"node0": 1})
+    world.settle()
+    assert set(world.server.pods) == {"flights-master", "flights-1-0", "flights-1-1"}
+    assert world.processes.stall(JOB.id) is None
+
+
 def test_reason_of_a_failed_start_stays_until_another(world: World) -> None:
     messages: list[str] = []
 

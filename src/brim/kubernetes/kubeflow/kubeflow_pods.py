@@ -302,9 +302,6 @@ class KubeflowPods(JobPods[KubeflowOrder]):
                 self._mark = notes[HOSTS]
             case MakePod() if answer.fault is None:
                 self.retries.succeeded(MASTERS)  # all that it needs was made before
-                super()._take(answer, sight)
-                self.retries.complete()
-                return
         super()._take(answer, sight)
 
     # What is over ---------------------------------------------------------------------------------

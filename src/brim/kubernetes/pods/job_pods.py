@@ -178,6 +178,9 @@ class JobPods(ABC, Generic[Order]):
         """Return how to make the pods that are missing, and end those that are too many."""
         if begins:
             self.retries.begin()  # nothing waits, or it would seem to have no pods
+        elif self.retries.stall is not None:
+            missing = self._changes(launch, workers, sight, ()).make
+            self.retries.want([new.name for new in missing])
         self._target = dict(workers)
         changes = self._changes(launch, workers, sight, self.retries.waits(sight.now))
         nodes = frozenset(new.node for new in changes.make if new.node)
@@ -195,12 +198,14 @@ class JobPods(ABC, Generic[Order]):
         if not isinstance(command, MakePod | MakeObject | KeepObjects):
             return
         # What all pods of a job need is missing where its master would be.
-        slot = command.slot if isinstance(command, MakePod) else MASTERS
+        slot, pod = MASTERS, ""
+        if isinstance(command, MakePod):
+            slot, pod = command.slot, command.name
         if fault is not None:
             stall = stall_of(fault, to_change=self._fields(sight))
-            self.retries.failed(slot, now, stall, is_own=not fault.retryable)
+            self.retries.failed(slot, now, stall, pod=pod, is_own=not fault.retryable)
         elif not isinstance(command, MakeObject):  # others may be missing still
-            self.retries.succeeded(slot)
+            self.retries.succeeded(slot, pod)
 
 
 def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:

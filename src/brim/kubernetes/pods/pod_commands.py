@@ -175,6 +175,11 @@ class MakePod(NamedTuple):
     service: Manifest | None = None
     beside_slots: Amounts | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the pod."""
+        return str(self.manifest["metadata"]["name"])
+
 
 class EndPod(NamedTuple):
     """Ask a pod to end.

@@ -6,11 +6,11 @@ it is longer until the next is made. So it is with one that the server refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from brim.kubernetes.client.kube_types import KubePod
-from brim.kubernetes.objects.status import NAME_TAKEN, Stall
+from brim.kubernetes.objects.status import Stall
 
 # In place of a node: the pod of the job's master, and pods of workers that are pinned to none.
 MASTERS, ANY_NODE = "", "(any)"
@@ -23,7 +23,7 @@ TAKEN_AWAY = frozenset({"Evicted", "NodeShutdown", "Preempting", "Shutdown", "Te
 class _Failures:
     count: int = 0
     last: float = 0.0
-    stall: Stall | None = None
+    stalls: dict[str, Stall] = field(default_factory=dict)  # by the pod that could not be made
 
     @property
     def end(self) -> float:
@@ -70,13 +70,20 @@ class Retries:
         return new
 
     def failed(
-        self, node: str, now: float, stall: Stall | None = None, *, is_own: bool = True
+        self,
+        node: str,
+        now: float,
+        stall: Stall | None = None,
+        *,
+        pod: str = "",
+        is_own: bool = True,
     ) -> None:
         """Note a failure on a node.
 
         Args:
             stall: why the next attempts may fail as well. Where the start has one of the same reason,
                 of another pod, that one is as good.
+            pod: the name of the pod that could not be made; empty where it is another object.
             is_own: it may be the job's; else the server did not answer, and no pause gets longer.
         """
         alike = [
@@ -87,17 +94,25 @@ class Retries:
         failures = self._failures.setdefault(node, _Failures())
         if is_own or not failures.count:
             failures.count = 1 if now - failures.last > _WELL else failures.count + 1
-        failures.last, failures.stall = now, alike[0] if alike else stall
+        failures.last = now
+        failures.stalls.pop(pod, None)
+        if stall is not None:
+            failures.stalls[pod] = alike[0] if alike else stall
 
-    def succeeded(self, node: str) -> None:
-        """Note that a pod could be made on a node.
-
-        The name of another pod there may be taken all the same.
-        """
+    def succeeded(self, node: str, pod: str = "") -> None:
+        """Note that a pod, or another object, could be made on a node: others may be missing still."""
         if node in self._failures:
-            stall, self._failures[node].stall = self._failures[node].stall, None
-            if stall is not None and stall.reason == NAME_TAKEN:
-                self._last_stall = stall
+            self._failures[node].stalls.pop(pod, None)
+
+    def want(self, pods: Collection[str]) -> None:
+        """Forget why pods could not be made that are not wanted any more.
+
+        Args:
+            pods: the names of those that are still to be made.
+        """
+        for failures in self._failures.values():
+            for pod in failures.stalls.keys() - {"", *pods}:
+                del failures.stalls[pod]
 
     @property
     def stall(self) -> Stall | None:
@@ -108,7 +123,7 @@ class Retries:
 
     @property
     def _stalls(self) -> list[Stall]:
-        return [failures.stall for failures in self._failures.values() if failures.stall]
+        return [stall for failures in self._failures.values() for stall in failures.stalls.values()]
 
     def waits(self, now: float) -> set[str]:
         """Return the nodes on which nothing is to be made now; `MASTERS` stands for the master."""
