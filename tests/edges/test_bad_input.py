@@ -91,6 +91,9 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
         "train dataset_keyword.py", {}, "dataset_keyword.py:3", "split, *, path", "dataset(split)", "def dataset",
     ),
     "no file": ("train", {}, "FILE", "nothing", "a training file", "brim train --help"),
+    "no cluster file": ("apply", {}, "FILE", "nothing", "a cluster.yaml", "brim apply --help"),
+    "no node to drain": ("drain", {}, "NODE", "nothing", "brim nodes lists them", "brim drain"),
+    "no bundle": ("serve", {}, "BUNDLE", "nothing", "brim export", "brim serve --help"),
     "two files": ("train good.py "
                   "good.py", {}, "brim train", "extra argument", "[OPTIONS] FILE", "--help"),
     "misspelt verb": ("trian good.py", {}, "brim", "'trian'", "verbs", "did you mean 'train'?"),

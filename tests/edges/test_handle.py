@@ -70,6 +70,15 @@ def test_a_dangling_link_is_no_run(project_folder: Path) -> None:
         find_run(str(link))
 
 
+def test_missing_run_beside_jobs_names_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _run(tmp_path / "state" / "jobs" / "flights-1")
+    with pytest.raises(SpecError, match="brim jobs lists them"):
+        find_run(None, state=tmp_path / "state")
+
+
 def test_a_run_before_its_beginning_is_not_dead(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="workers are not ready yet"):
         RunHandle(tmp_path).wait()

@@ -136,12 +136,12 @@ def test_a_caller_that_reads_slowly_gets_all(
     async def work() -> int:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
             with await greeted(relay) as peer:
-                monkeypatch.setattr(relays, "_STUCK", 1.5)
+                monkeypatch.setattr(relays, "_STUCK", 4.0)
                 await asyncio.to_thread(peer.sendall, b"PRI * HTTP/2.0")
                 came = 0
                 while came < MUCH:
                     came += await asyncio.to_thread(bytes_taken, peer, 1 << 20)
-                    await asyncio.sleep(0.1)  # 1.6 s together
+                    await asyncio.sleep(0.3)  # 4.8 s together
                 assert len(relay._callers) == 1
                 return came
 

@@ -75,7 +75,7 @@ class _Server:
 
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def server(request: pytest.FixtureRequest) -> Iterator[_Server]:
-    found = _Server(Door(to_show_token=1.0, to_read=1.5), encrypted=request.param)
+    found = _Server(Door(to_show_token=4.0, to_read=4.0), encrypted=request.param)
     found.thread.start()
     try:
         yield found
@@ -98,14 +98,14 @@ def test_who_reads_slowly_gets_all_of_it(server: _Server) -> None:
     """Longer than a stranger may stay: it is one, for its request has been answered."""
     with server.connect() as client:
         client.sendall(ASK)
-        assert _read(client, slowly=SIZE, rate=6e6) == SIZE  # 2.8 s
+        assert _read(client, slowly=SIZE, rate=3e6) == SIZE  # 5.6 s
 
 
 def test_slow_reader_gets_the_whole_answer(server: _Server) -> None:
     """Although the server has written all of it long before, and closed the connection."""
     with server.connect() as client:
         client.sendall(LAST % SIZE)
-        assert _read(client, slowly=4 << 20, rate=1e6) == SIZE
+        assert _read(client, slowly=4 << 20, rate=0.8e6) == SIZE
 
 
 def _read(client: socket.socket, *, slowly: int, rate: float) -> int:

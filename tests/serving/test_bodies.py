@@ -58,7 +58,7 @@ def test_cells_are_decoded_when_they_are_read() -> None:
     late = Body(text)
     assert len(text) > LARGE
     assert late.size(columns()) == 2001
-    with pytest.raises(Malformed, match=r"row 2000: .*got `object`"):
+    with pytest.raises(Malformed, match=r"column 'word' of row 2000: .*got `object`"):
         late.read(columns())
 
 

@@ -123,11 +123,10 @@ def export(
 def _say(exported: Exported) -> None:
     for path in exported.manifest.left_out:
         click.echo(f"not in the bundle: {path}", err=True)
-    kind = f"changed since {exported.manifest.base}" if exported.manifest.base else "in a bundle"
-    click.echo(
-        f"version {exported.manifest.version}: {counted(exported.rows, 'row')} of embeddings {kind}",
-        err=True,
-    )
+    manifest = exported.manifest
+    kind = f"changed since {manifest.base}" if manifest.base else "in a bundle"
+    parts = f"{counted(exported.rows, 'row')} of embeddings" if manifest.tables else "the weights"
+    click.echo(f"version {manifest.version}: {parts} {kind}", err=True)
 
 
 def _stopped() -> threading.Event:

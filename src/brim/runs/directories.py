@@ -168,14 +168,13 @@ def find_run(
         if copy is not None:
             return copy
     names = [path.parent.name for place in places[1:] for path in place.glob(f"*/{_RECORDS}")]
-    if name is None:
-        name = LATEST
-    raise SpecError(
-        field,
-        got=repr(name),
-        need="a run: a path, a name under runs, latest, or a job of a scheduler that is up",
-        hint=did_you_mean(name, names) if names else "there is none here yet: brim train FILE.py",
-    )
+    hint = "there is none here yet: brim train FILE.py"
+    if names and name in (None, LATEST) and not any(RUNS.glob(f"*/{_RECORDS}")):
+        hint = "no run is here, but the scheduler has jobs: brim jobs lists them"
+    elif names:
+        hint = did_you_mean(name or "", names)
+    need = "a run: a path, a name under runs, latest, or a job of a scheduler that is up"
+    raise SpecError(field, got=repr(name or LATEST), need=need, hint=hint)
 
 
 def read_run(name: str | None, *, state: Path | None = None) -> tuple[Path, RunHistory]:

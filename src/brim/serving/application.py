@@ -39,6 +39,7 @@ _BODIES_IN_ALL = 64 << 20  # bytes
 _TO_SEND_BODY = 10.0  # seconds
 _SCHEME = "Bearer "
 _JSON = "application/json"
+_PREDICT = "/predict"
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
 
 
@@ -166,13 +167,15 @@ def application(
         status = error.status_code if isinstance(error, HTTPException) else 404
         headers = error.headers if isinstance(error, HTTPException) else None
         detail = f"there is no {request.method} {quoted(request.url.path)}"
+        if request.url.path == _PREDICT:
+            detail += f': POST it with "Content-Type: {_JSON}"; GET / shows an example'
         return _json(_Problem(detail), status, {**(headers or {}), **_CLOSE})
 
     return Starlette(
         routes=[
             Route("/", start),
             Route("/openapi.json", document),
-            Route("/predict", predict, methods=["POST"]),
+            Route(_PREDICT, predict, methods=["POST"]),
             Route("/health", health),
             Route("/version", version),
             Route("/metrics", metrics),

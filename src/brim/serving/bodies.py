@@ -43,7 +43,8 @@ class _Row(msgspec.Struct):
 
 
 _request = msgspec.json.Decoder(_Predict)
-_row, _cells = msgspec.json.Decoder(dict[str, Cell]), msgspec.json.Decoder(list[Cell])
+_cell, _row = msgspec.json.Decoder(Cell), msgspec.json.Decoder(dict[str, Cell])
+_cells = msgspec.json.Decoder(list[Cell])
 _list, _object = (
     msgspec.json.Decoder(list[msgspec.Raw]),
     msgspec.json.Decoder(dict[str, msgspec.Raw]),
@@ -128,7 +129,12 @@ class Body:
         rows: list[dict[str, Cell]] = []
         for number, raw in enumerate(self._rows):
             _check_keys(raw, f"row {number}")
-            rows.append(_decoded(_row, raw, f"row {number}: "))
+            try:
+                rows.append(_decoded(_row, raw, f"row {number}: "))
+            except Malformed:
+                for name, cell in _decoded(_object, raw, f"row {number}: ").items():
+                    _decoded(_cell, cell, f"column {quoted(name)} of row {number}: ")
+                raise
             if rows[-1].keys() != rows[0].keys():
                 columns_of_rows([rows[0], rows[-1]], last=number)
         return rows

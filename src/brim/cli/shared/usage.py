@@ -178,7 +178,9 @@ def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError
                 wrong.option_name, got=_sentence(wrong), need="a value after it", hint=hint
             )
         case click.MissingParameter():
-            return SpecError(_name(wrong.param), got="nothing", need=_need(wrong.param), hint=hint)
+            return SpecError(
+                _name(wrong.param), got="nothing", need=_need(wrong.param, wrong.ctx), hint=hint
+            )
         case click.BadParameter():
             return SpecError(
                 _name(wrong.param), got=_sentence(wrong), need="another value", hint=hint
@@ -238,16 +240,24 @@ def _name(param: click.Parameter | None) -> str:
     return param.make_metavar(_NO_CONTEXT) if isinstance(param, click.Argument) else param.opts[0]
 
 
-def _need(param: click.Parameter | None) -> str:
+def _need(param: click.Parameter | None, ctx: click.Context | None) -> str:
+    verb, name = ctx.command.name if ctx else "", _name(param).strip("[].")
     needs = {
+        "apply FILE": "a cluster.yaml",
+        "backup FILE": "the file to write",
+        "restore FILE": "a file that brim backup wrote",
         "FILE": "a training file",
+        "BUNDLE": "a directory that brim export --format bundle wrote",
         "RUN": "a run: a path, a name under runs, latest, or a job of the scheduler",
         "JOB": "the id of a job: brim jobs lists them",
+        "SERVICE": "the id of a service: brim jobs lists them",
+        "NODE": "the name of a node: brim nodes lists them",
+        "TENANT": "the name of a tenant: brim tenants lists them",
         "RUN|CHECKPOINT": "a run that trained a model, or the directory of one of its checkpoints",
         "WORKERS": "a number of workers",
         "MASTER_ADDRESS": "the HOST:PORT that the run's first lines show",
     }
-    return needs.get(_name(param).strip("[]."), "a value")
+    return needs.get(f"{verb} {name}") or needs.get(name, "a value")
 
 
 def _long_options(ctx: click.Context | None) -> list[str]:
