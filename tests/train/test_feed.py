@@ -694,9 +694,9 @@ def of_package(module: str, name: str, base: type = object, **fields: Any) -> An
     ("data", "hint"),
     [
         (of_package("webdataset.compat", "WebLoader")(), "without .batched"),
-        (of_package("fastai.data.load", "DataLoader")(), "loader.dataset"),
+        (of_package("fastai.data.load", "DataLoader")(), "a TensorDataset"),
         (of_package("fastai.data.core", "TfmdDL", of_package("fastai.data.load", "DataLoader"))(),
-         "loader.dataset"),
+         "a TensorDataset"),
         (of_package("torchdata.nodes.loader", "Loader",
                     root=of_package("torchdata.nodes.batch", "Batcher")())(), "before the Batcher"),
         (of_package("webdataset.compat", "WebDataset", pipeline=[

@@ -34,8 +34,8 @@ _COUNT_ONLY = (
 _OF_BATCHES = {
     ("webdataset", "WebLoader"): "the dataset that it loads, without .batched(…)",
     ("webdataset", "_batched"): "the pipeline without .batched(…)",
-    ("fastai", "DataLoader"): "its dataset: loader.dataset",
-    ("fastai", "DataLoaders"): "its dataset: loaders.train_ds",
+    ("fastai", "DataLoader"): "a TensorDataset of the numbers that it gives",
+    ("fastai", "DataLoaders"): "a TensorDataset of the numbers that its train loader gives",
     ("torchdata", "Batcher"): "torchdata.nodes.Loader(node) of the node before the Batcher",
     ("grain", "DataLoader"): "its data source",
     ("nvidia", "DALIGenericIterator"): "a Dataset that reads single samples",
