@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 import brim
 from brim.host.process import state_of
-from brim.host.stacks import Stack, Stacks, readable
+from brim.host.stacks import Stack, Stacks, imported, readable
 from brim.master.stacks import StackTaking
 from e2e.running import until
 
@@ -157,6 +158,43 @@ def test_first_frames_of_brim_are_left_out() -> None:
     places = f"{folder}/worker/process.py", f"{folder}/node/loop.py"
     dump = "".join(f'  File "{place}", line 3 in f\n' for place in ("a.py", *places))
     assert readable(dump) == '  File "a.py", line 3, in f'
+
+
+DUMP = (
+    f'  File "{__file__}", line 1 in of_a_question_before\n'
+    "Stack (most recent call first):\n"
+    '  File "/x/site-packages/torch/hub.py", line 9 in load\n'
+    "  File ???, line 10 in f\n"
+    '  File "<frozen importlib._bootstrap>", line 4 in _load\n'
+    '  File "train.py", line 3 in <module>\n'
+)
+
+
+def test_whole_frames_of_torn_dumps_are_read() -> None:
+    whole_lines = readable(DUMP).splitlines()
+    assert [line.rpartition(" in ")[2] for line in whole_lines] == ["<module>", "f", "load"]
+    begin = DUMP.index("Stack") + len("Stack (most recent call first):\n")
+    for end in range(len(DUMP)):
+        imported(DUMP[:end])
+        lines = readable(DUMP[:end]).splitlines()
+        if end >= begin:
+            assert lines == whole_lines[len(whole_lines) - len(lines) :], DUMP[:end]
+
+
+def test_interrupted_stack_is_read_once_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses within a line, longer than a look takes."""
+    stacks, torn = Stacks(), DUMP.index("train.py")
+    os.pwrite(stacks.file, b"%20d\n" % os.getpid(), 0)
+
+    def write(*_: int) -> None:
+        os.write(stacks.file, DUMP[:torn].encode())
+        threading.Timer(0.3, os.write, (stacks.file, DUMP[torn:].encode())).start()
+
+    monkeypatch.setattr("brim.host.stacks._catches", lambda _: True)
+    monkeypatch.setattr("brim.host.stacks._TO_ANSWER", 60.0)
+    monkeypatch.setattr("brim.host.stacks.os.kill", write)
+    assert asyncio.run(stacks.ask()).text == readable(DUMP)
+    stacks.close()
 
 
 def test_stacks_of_silent_agents_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:

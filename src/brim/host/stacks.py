@@ -26,6 +26,9 @@ _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "S
 _HEAD = 21  # bytes of the line with the number of the process
 _TO_ANSWER = 1.0
 _POLL_INTERVAL = 0.01
+_QUIET = 0.05  # seconds without another byte, after which a stack is as long as it will be
+_BEGIN = "(most recent call first):\n"  # the end of the line above a stack
+_FRAME = re.compile(r'  File (?:"(?P<file>.*)"|\?\?\?), line .*')
 _MAX_FRAMES = 60  # lines
 _LARGEST_DUMP, _LARGEST_FILE = 1 << 18, 1 << 20  # bytes that are read at once, and kept
 _IMPORTS = '  File "<frozen importlib'
@@ -102,19 +105,25 @@ class Stacks:
         question = pid, size_before
         if self._unanswered != question:
             os.kill(pid, _SIGNAL)
-        deadline, size = loop.time() + _TO_ANSWER, size_before
+        size, grown_at = size_before, loop.time()
+        deadline = grown_at + _TO_ANSWER
         while loop.time() < deadline:
             await asyncio.sleep(_POLL_INTERVAL)
-            grown = os.fstat(self.file).st_size
-            if grown == size > size_before:  # nothing was added since the last look
+            size_now = os.fstat(self.file).st_size
+            if size_now != size:
+                size, grown_at = size_now, loop.time()
+            elif size > size_before and loop.time() - grown_at >= _QUIET and self._is_at_line(size):
                 break
-            size = grown
         self._unanswered = question if size == size_before else None
         length = min(size - size_before, _LARGEST_DUMP)
         dump = os.pread(self.file, length, size_before).decode(errors="replace")
         if size > _LARGEST_FILE:
             self._forget()
         return Stack(readable(dump), imported(dump))
+
+    def _is_at_line(self, size: int) -> bool:
+        """Return whether a line ends there: else its writer was interrupted, and goes on."""
+        return os.pread(self.file, 1, size - 1) == b"\n"
 
     def _forget(self) -> None:
         """Give the memory of earlier answers back: all who have the descriptor share its place."""
@@ -144,8 +153,7 @@ def readable(dump: str) -> str:
       File "a.py", line 9, in g
       File "a.py", line 3, in f
     """
-    lines = [line for line in dump.splitlines() if line.startswith("  File ")]
-    frames = [line for line in lines if not line.startswith(_IMPORTS)][:_MAX_FRAMES]
+    frames = [frame for frame in _frames(dump) if not frame.startswith(_IMPORTS)][:_MAX_FRAMES]
     frames.reverse()
     first = next((index for index, frame in enumerate(frames) if not _is_ours(frame)), 0)
     return "\n".join(", in ".join(frame.rsplit(" in ", 1)) for frame in frames[first:])
@@ -163,7 +171,7 @@ def imported(dump: str) -> str:
     >>> [imported(dump) for dump in (torch + of + mine, of + mine, mine + of, torch + mine)]
     ['torch', 'libraries', '', '']
     """
-    frames = [line for line in dump.splitlines() if line.startswith("  File ")]
+    frames = _frames(dump)
     first_own = next((index for index, frame in enumerate(frames) if _is_users(frame)), len(frames))
     first = max(
         (index for index in range(first_own) if frames[index].startswith(_IMPORTS)), default=None
@@ -175,12 +183,28 @@ def imported(dump: str) -> str:
     return names[-1] if names else "libraries"
 
 
+def _frames(dump: str) -> list[str]:
+    """Return the frames of the last stack of a dump, the most recent first, as far as they are whole.
+
+    What interrupts a process that writes its stack may last until it is read.
+
+    >>> _frames('Stack (most recent call first):\\n  File "a.py", line 3 in f\\n  File ')
+    ['  File "a.py", line 3 in f']
+    """
+    whole_lines = dump.rpartition("\n")[0] + "\n"
+    return [line for line in whole_lines.rpartition(_BEGIN)[2].splitlines() if _FRAME.match(line)]
+
+
+def _file_of(frame: str) -> str:
+    """Return the file of a frame; empty where Python could not tell it."""
+    found = _FRAME.match(frame)
+    return (found["file"] or "") if found else ""
+
+
 def _is_users(frame: str) -> bool:
-    return not (
-        _is_ours(frame) or frame.split('"')[1].startswith(_STANDARD) or _PACKAGE.search(frame)
-    )
+    is_library = _file_of(frame).startswith(_STANDARD) or _PACKAGE.search(frame)
+    return not (_is_ours(frame) or is_library)
 
 
 def _is_ours(frame: str) -> bool:
-    file = frame.split('"')[1]
-    return file.startswith(("<frozen", _OWN_FOLDER))
+    return _file_of(frame).startswith(("<frozen", _OWN_FOLDER))
