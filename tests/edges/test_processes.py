@@ -27,9 +27,11 @@ from brim.host.process import (
     birth_of,
     children_of,
     end_family,
+    files_for,
     memory_of,
-    most_processes,
+    most_workers,
     name_of,
+    open_many_files,
     own_memory_of,
     state_of,
     variable_of,
@@ -71,9 +73,20 @@ def called(name: bytes) -> Iterator[int]:
 def test_limits_bound_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_NOFILE: (9, 300), resource.RLIMIT_NPROC: (-1, -1)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
-    assert most_processes(3) == 100
-    limits[resource.RLIMIT_NPROC] = (5, 50)
-    assert most_processes(3) == 50
+    assert files_for(most_workers()) <= 300 < files_for(most_workers() + 1)
+    limits[resource.RLIMIT_NPROC] = (5, 20)
+    assert most_workers() == 20
+    limits[resource.RLIMIT_NOFILE] = (9, 10)
+    assert most_workers() == 0
+
+
+def test_files_of_an_agent_are_allowed_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_NOFILE: (100, 1000)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    for count, limit in ((50, 100), (200, 200), (2000, 1000)):
+        open_many_files(count)
+        assert limits[resource.RLIMIT_NOFILE] == (limit, 1000)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)

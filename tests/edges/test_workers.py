@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -115,6 +117,49 @@ def test_a_worker_sleeping_through_kill_is_given_up(
 
     assert asyncio.run(live()) == "w1"
     assert killed == [(4_000_000, signal.SIGKILL)]
+
+
+def test_workers_without_descriptors_are_told_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real limit, at each of the descriptors that a start needs; none of them stays open."""
+    monkeypatch.setattr(agents, "open_many_files", lambda _: None)
+    reasons: list[str] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def start_with(bench: Bench, free: int) -> None:
+        filled: list[int] = []
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    filled.append(os.dup(0))
+            for descriptor in filled[:free]:
+                os.close(descriptor)
+            await bench.workers.start(f"w{free}")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for descriptor in filled[free:]:
+                os.close(descriptor)
+
+    async def live() -> None:
+        bench = Bench(tmp_path, gone=lambda worker, status, reason: reasons.append(reason))
+        await bench.workers.listen()
+        bench.say(TemplateReady())
+        await bench.workers.start("w")
+        for free in range(6):
+            open_before = len(os.listdir("/proc/self/fd"))
+            await start_with(bench, free)
+            await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/fd")) == open_before, f"with {free} free"
+        assert len(reasons) == 6
+        assert all("it was not started" in r and "Too many open files" in r for r in reasons)
+        await start_with(bench, 10)
+        assert len(reasons) == 6
+        await bench.end()
+
+    asyncio.run(live())
 
 
 def test_a_fast_worker_is_heard_after_its_start(

@@ -747,7 +747,12 @@ class Agent:
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_ended)
+
+    def _on_task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(failure_of(error))  # or the job would wait for ever for what it was to do
 
 
 def _start_of(overdue: Overdue, stack: Stack) -> str:

@@ -21,7 +21,15 @@ from brim.coordination.job.attempts import EXIT_STATUS
 from brim.errors import ProtocolError
 from brim.host.anonymous import anonymous_file
 from brim.host.death_notice import clear_away_behind_others, signal_that_ended
-from brim.host.process import WORKER, children_of, end_family, state_of, variable_of
+from brim.host.process import (
+    WORKER,
+    children_of,
+    end_family,
+    files_for,
+    open_many_files,
+    state_of,
+    variable_of,
+)
 from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.storage.trails import trails_of_the_dead
@@ -247,41 +255,58 @@ class Workers:
         if worker not in self._waiting:
             return
         self._waiting.remove(worker)
+        try:
+            await self._request(worker)
+        except OSError as error:  # there is no descriptor left, no room for its log, or no template
+            reason = f"it was not started: {error}"
+            if worker in self._processes:
+                self._lose(worker, reason)
+            else:
+                self._tell.gone(worker, None, reason)
+
+    async def _request(self, worker: str) -> None:
+        """Ask the template for a worker.
+
+        Raises:
+            OSError: it could not be asked.
+        """
         loop = asyncio.get_running_loop()
-        own_end, worker_end = socket.socketpair()
-        notice, gives_notice = os.pipe()
-        transport, _ = await loop.create_connection(
-            lambda: _Link(
-                lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)
-            ),
-            sock=own_end,
-        )
-        place = free_place(
-            process.place for process in self._processes.values() if process.status is None
-        )
-        process = _Process(transport, Stacks(), place, notice=notice)
-        self._processes[worker] = process
-        os.set_blocking(notice, False)
-        loop.add_reader(notice, self._on_notice, worker)
-        self._unanswered.add(worker)
-        with worker_end, open_log(self._run_dir / "logs" / f"{worker}.log") as log:
+        open_many_files(files_for(len(self._processes) + 1))
+        with contextlib.ExitStack() as handed_over, contextlib.ExitStack() as kept:
+            log = handed_over.enter_context(open_log(self._run_dir / "logs" / f"{worker}.log"))
+            own_end, worker_end = socket.socketpair()
+            kept.enter_context(own_end)
+            handed_over.enter_context(worker_end)
+            notice, gives_notice = os.pipe()
+            kept.callback(os.close, notice)
+            handed_over.callback(os.close, gives_notice)
+            stacks = kept.enter_context(contextlib.closing(Stacks()))
+            transport, _ = await loop.create_connection(
+                lambda: _Link(
+                    lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)
+                ),
+                sock=own_end,
+            )
+            place = free_place(
+                process.place for process in self._processes.values() if process.status is None
+            )
+            self._processes[worker] = _Process(transport, stacks, place, notice=notice)
+            kept.pop_all()  # `_lose` closes them
+            os.set_blocking(notice, False)
+            loop.add_reader(notice, self._on_notice, worker)
+            self._unanswered.add(worker)
             descriptors = [
                 worker_end.fileno(),
                 self._memory,
                 self._tables,
                 gives_notice,
                 log.fileno(),
-                process.stacks.file,
+                stacks.file,
                 *self._board,
                 *self._wakers,
             ]
-            try:
-                request = frame(f"{worker} {place}".encode())
-                socket.send_fds(self._template.requests, [request], descriptors)
-            except OSError:  # the template is gone
-                self._lose(worker, "it was not started")
-            finally:
-                os.close(gives_notice)
+            request = frame(f"{worker} {place}".encode())
+            socket.send_fds(self._template.requests, [request], descriptors)
 
     def end_template(self, reason: str, stack: str) -> None:
         """Give the template up, which is not ready after all this time."""

@@ -35,6 +35,8 @@ _SYS_PIDFD_GETFD = 438  # on all architectures; Linux 5.6
 _TO_BE_ADOPTED = 10.0
 _TURN = Path("/proc/self/oom_score_adj")
 _GOES_FIRST = 500  # as if it had half of the host's memory besides
+# Files and connections of an agent: by itself, and for each of its workers.
+_FILES_OF_AGENT, _FILES_OF_WORKER = 64, 8
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
 _own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -69,26 +71,35 @@ def print_by_line() -> None:
             stream.reconfigure(line_buffering=True)
 
 
-def open_many_files() -> None:
+def open_many_files(count: int | None = None) -> None:
     """Let this process have as many files and connections open as it may.
 
     A thousand, which many hosts and containers give at first, are few for who serves as many jobs.
-    """
-    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-
-
-def most_processes(descriptors: int) -> int:
-    """Return the most processes that this account can have here, by its limits.
 
     Args:
-        descriptors: that one process keeps open for each of them.
+        count: it needs no more; None: there may be any number.
     """
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if count is None:
+        limit = hard_limit
+    elif 0 <= limit < count:  # less than 0: none
+        limit = count if hard_limit < 0 else min(count, hard_limit)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
+
+
+def files_for(workers: int) -> int:
+    """Return how many files and connections the agent of so many workers may have open at once."""
+    return _FILES_OF_AGENT + _FILES_OF_WORKER * workers
+
+
+def most_workers() -> int:
+    """Return the most workers that this account can have on this host, by its limits."""
     largest_pid = int(Path("/proc/sys/kernel/pid_max").read_text())
     files, processes = (
         resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
-    limits = [largest_pid, files // descriptors, processes]
+    workers = -1 if files < 0 else max(0, files - _FILES_OF_AGENT) // _FILES_OF_WORKER
+    limits = [largest_pid, workers, processes]
     return min(limit for limit in limits if limit >= 0)  # less than 0: none
 
 

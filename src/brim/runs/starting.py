@@ -20,7 +20,7 @@ from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.installation import command_for
-from brim.host.process import most_processes
+from brim.host.process import most_workers
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
     RunDirectory,
@@ -42,7 +42,6 @@ from brim.user_code.own_code import SAFE_PATH, module_in, word_after, word_of
 
 _PROBE = ".probe"
 _TO_TRY = 10.0  # seconds for an interpreter that does nothing
-_DESCRIPTORS = 3  # of an agent, for each of its workers
 # Options that hardly any script has.
 _OF_BRIM_ALONE = frozenset(
     ("--workers", "--workers-here", "--spares", "--faults", "--run-dir", "--micro-batches")
@@ -231,13 +230,15 @@ def left_behind(
 
 def _check_room(spec: JobSpec, *, listen: str | None) -> None:
     """Raises SpecError where no host can have the workers that a run needs."""
-    most = most_processes(_DESCRIPTORS)
+    most = most_workers()
     if not listen and spec.workers.maximum > most:
         raise SpecError(
             "--workers",
             got=str(spec.workers),
             need=f"at most {most:,}: more processes or open files are not allowed on this host",
-            hint="--workers 4, or as many as the host has cores",
+            hint="--workers 4, or as many as the host has cores"
+            if most >= 4
+            else "ulimit -n 4096 allows more open files",
         )
     if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
         raise SpecError(
