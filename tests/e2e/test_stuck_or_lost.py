@@ -130,7 +130,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
         "--set",
         "worker=w1,w2,w3",
         "--hang-timeout",
-        "5s",
+        "8s",  # longer than a busy machine holds up a worker
         "--set",
         "call=30",
     )
@@ -139,7 +139,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
         assert run.process.returncode == 1
     seconds = re.findall(r"hangs: no progress for ([\d.]+)", run.err)
     assert seconds
-    assert all(5.0 <= float(number) < 10.0 for number in seconds), "late at most on a busy machine"
+    assert all(8.0 <= float(number) < 14.0 for number in seconds), "late at most on a busy machine"
     assert "in stuck_here" in run.err
     assert run.events("failed")[0]["who"] == "user"
     assert [worker for worker, _ in lost(run)] == ["w1"]
