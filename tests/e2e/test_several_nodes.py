@@ -97,7 +97,7 @@ def test_killing_a_node_ends_only_its_workers(tmp_path: Path, calm: str) -> None
     home.brim("up", "--cluster", str(home.file))
     # With a pause for each of its micro-batches it really is faster on 4 workers, also on 2 cores.
     # It is longer than a busy machine takes for its workers.
-    job = home.submit("--workers", "1:4", "--set", "pause=0.3")
+    job = home.submit("--workers", "1:4", "--set", "pause=0.2")
     until(lambda: len(world(home, job)) == 4, "4 workers")
     started = {e["worker"]: e for e in home.events(job, "worker") if e.get("pid")}
     agents = {worker: started[worker]["agent"] for worker in world(home, job)}
