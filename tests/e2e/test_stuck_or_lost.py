@@ -100,7 +100,9 @@ def test_a_hang_is_shown_and_stoppable(tmp_path: Path) -> None:
 
 
 def seconds_to_show_a_hang(directory: Path) -> float:
-    with started(directory, *STUCK, "--set", "how=deadlock") as run:
+    # One that is stopped for the sake of its stack is not to be replaced meanwhile.
+    options = ("--set", "how=deadlock", "--heartbeat-timeout", "100s")
+    with started(directory, *STUCK, *options) as run:
         run.wait_for_step(20)
         words = "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"
         until(lambda: bool(warnings_of(run, *words)), "a word", run)
