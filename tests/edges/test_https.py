@@ -526,7 +526,7 @@ def test_certificate_renewal_keeps_connections() -> None:
         assert first.recv(100) == b"still here"
 
 
-LIFETIME = 12.0  # seconds: a busy machine may come to a renewal late, and not by half of them
+LIFETIME = 12.0  # seconds: a busy machine is late with a renewal by less than half of them
 
 
 class ShortLived(Encrypted):
