@@ -14,9 +14,9 @@ from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
-# 720 steps of a few milliseconds, with one micro-batch for each of the two.
+# 1080 steps of some milliseconds, with one micro-batch for each of the two.
 BATCHES = ("--global-batch-size", "32", "--micro-batches", "2")
-JOB = (DIGITS, "--epochs", "16", *BATCHES, "--checkpoint-every", "10000")
+JOB = (DIGITS, "--epochs", "24", *BATCHES, "--checkpoint-every", "10000")
 FAST = ("--heartbeat-timeout", "3s")
 CASES = [
     ("rank 0", signal.SIGKILL),
@@ -41,9 +41,9 @@ def test_signals_at_a_board_change_no_digest(
     tmp_path: Path, role: str, number: signal.Signals
 ) -> None:
     calm = undisturbed(*JOB)
-    options = (*FAST, "--set", "pause=0.001", "--workers", "2")
+    options = (*FAST, "--set", "pause=0.005", "--workers", "2")
     with started(tmp_path / "run", "train", *JOB, *options) as run:
-        for step in (60, 160):  # of 720, which a busy test must not come behind
+        for step in (60, 160):  # of 1080, which a busy test must not come behind
             run.wait_for_step(step)
             rounds = len(run.events("round"))
             victim = _pid(run, role)

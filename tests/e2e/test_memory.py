@@ -51,9 +51,11 @@ def test_one_memory_excess_replaces_the_worker_exactly(tmp_path: Path, notes: Pa
     assert lost["worker"] == "w2"
     assert lost["reason"].startswith("out of memory: it had ")
     assert lost["reason"].endswith(TOLD)
-    (warning,) = [event for event in run.events("warning") if "w2" in event["message"]]
-    assert warning["message"].startswith("w2 (rank 1) was ended, out of memory: it had ")
-    assert "give workers more (--memory)" in warning["message"]
+    # On a busy machine another may say that it is waited for.
+    warnings = [event["message"] for event in run.events("warning")]
+    (warning,) = [message for message in warnings if message.startswith("w2 (rank 1) ")]
+    assert warning.startswith("w2 (rank 1) was ended, out of memory: it had ")
+    assert "give workers more (--memory)" in warning
 
 
 def adjusted(pid: int) -> int:

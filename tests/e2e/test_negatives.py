@@ -39,9 +39,14 @@ def test_one_digest_and_right_probabilities(tmp_path: Path) -> None:
     job += ("--global-batch-size", "128")
     alone = train(tmp_path / "alone", *job, "--workers", "1")
     asked = "term rank 0 at step 21; term rank 1 at step 21"
-    with started(tmp_path / "two", "train", *job, "--workers", "2", "--faults", asked) as run:
-        assert run.finish()["exit"] == "suspended"
-    two = train(tmp_path / "two", *job, "--resume", "--workers", "2")
+    for attempt in range(3):  # where their master is held up, they may have made all steps
+        directory = tmp_path / f"two-{attempt}"
+        with started(directory, "train", *job, "--workers", "2", "--faults", asked) as run:
+            exit = run.finish()["exit"]
+        if exit == "suspended":
+            break
+    assert exit == "suspended"
+    two = train(directory, *job, "--resume", "--workers", "2")
     faults = "kill rank 1 at step 9; add 1 at step 20"
     three = train(tmp_path / "three", *job, "--workers", "3", "--faults", faults)
     assert {two["weights_sha256"], three["weights_sha256"]} == {alone["weights_sha256"]}

@@ -197,7 +197,7 @@ def test_a_run_waiting_for_parts_can_end(
         end(run)
         summary = run.finish()
     assert summary["exit"] == "suspended", run.err
-    assert time.monotonic() - start_time < 20, "not after the 60 s that it would wait for a part"
+    assert time.monotonic() - start_time < 50, "not after the 60 s that it would wait for a part"
     assert max(event["step"] for event in run.events("checkpoint")) == 4
     add(folder, "2.csv", red=1)
     Driver().call("resume", str(folder / "run"))

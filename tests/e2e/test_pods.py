@@ -89,7 +89,8 @@ def worker(host: Host, *options: str, token: str = TOKEN) -> Iterator[subprocess
             driver.end()
 
 
-PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.2", "--set", "hurry=/run/hurry")
+# Slow enough for the births of pods, and for all attempts, on a busy machine.
+PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.5", "--set", "hurry=/run/hurry")
 
 
 def hurry(hosts: Sequence[Host]) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,7 +170,11 @@ class Kernel:
     def __init__(self, folder: Path) -> None:
         from jupyter_client.manager import KernelManager
 
-        self.manager = KernelManager(kernel_name="python3")
+        # Sockets of a folder: it would choose ports long before the kernel listens there.
+        self.sockets = tempfile.TemporaryDirectory()  # of a path that is short enough for them
+        self.manager = KernelManager(
+            kernel_name="python3", transport="ipc", ip=f"{self.sockets.name}/kernel"
+        )
         self.manager.start_kernel(
             cwd=str(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -194,6 +199,7 @@ class Kernel:
     def close(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.sockets.cleanup()
 
 
 @pytest.fixture

@@ -104,7 +104,9 @@ def calm() -> str:
 
 
 def test_replicas_come_before_training_and_lose_no_request(world: World, calm: str) -> None:
-    training = world.brim("submit", *LONG_JOB, *PACED, "--workers", "1:4").strip()
+    # It is to be there to the end of all this, on a busy machine as well.
+    slow = ("--set", "pause=0.2")
+    training = world.brim("submit", *LONG_JOB, *slow, "--workers", "1:4").strip()
     world.wait_for_step(training, 1)
     web = world.serve()
     with requests_to(world.port, rate=4.0) as requests:  # some wait for the first replica

@@ -100,7 +100,9 @@ def test_a_hang_is_shown_and_stoppable(tmp_path: Path) -> None:
 
 
 def seconds_to_show_a_hang(directory: Path) -> float:
-    with started(directory, *STUCK, "--set", "how=deadlock") as run:
+    # One that is stopped for the sake of its stack is not to be replaced meanwhile.
+    options = ("--set", "how=deadlock", "--heartbeat-timeout", "100s")
+    with started(directory, *STUCK, *options) as run:
         run.wait_for_step(20)
         words = "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"
         until(lambda: bool(warnings_of(run, *words)), "a word", run)
@@ -130,7 +132,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
         "--set",
         "worker=w1,w2,w3",
         "--hang-timeout",
-        "5s",
+        "8s",  # longer than a busy machine holds up a worker
         "--set",
         "call=30",
     )
@@ -139,7 +141,7 @@ def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
         assert run.process.returncode == 1
     seconds = re.findall(r"hangs: no progress for ([\d.]+)", run.err)
     assert seconds
-    assert all(5.0 <= float(number) < 10.0 for number in seconds), "late at most on a busy machine"
+    assert all(8.0 <= float(number) < 14.0 for number in seconds), "late at most on a busy machine"
     assert "in stuck_here" in run.err
     assert run.events("failed")[0]["who"] == "user"
     assert [worker for worker, _ in lost(run)] == ["w1"]

@@ -135,7 +135,8 @@ def test_tables_outlive_workers_and_a_host(
     calm = undisturbed(*job, *arguments_alone)
     options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = ("--faults", "kill rank 0 at step 3; kill rank 3 at step 8")
-    command = ("train", *job, *PACED, *options, *faults)
+    slow = ("--set", "pause=0.2")  # longer than ten births of workers on a busy machine
+    command = ("train", *job, *slow, *options, *faults)
     with (
         started(hosts[0].folder / "run", *command, prefix=hosts[0].prefix) as run,
         _second_agent(hosts[0].folder / "run", hosts[1]) as agent,

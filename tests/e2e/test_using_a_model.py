@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,7 +93,11 @@ def test_evaluate_equals_training_metrics_exactly(
     flights: Path, tmp_path: Path, workers: str
 ) -> None:
     faults = ("--faults", "kill rank 0 at step 1; kill rank 0 at step 2")
-    summary = use(tmp_path / "job", "evaluate", str(flights), "--workers", workers, *faults)
+    for _ in range(3):  # where its master is held up, all steps may be made before a fault
+        summary = use(tmp_path / "job", "evaluate", str(flights), "--workers", workers, *faults)
+        if summary["steps_redone"]:
+            break
+        shutil.rmtree(tmp_path / "job")
     assert summary["metrics"] == metrics_of(flights)
     assert summary["steps"] == 3
     assert summary["steps_redone"] >= 1
@@ -127,7 +132,12 @@ def test_predict_writes_rows_once_in_order(flights: Path, rows: Path, tmp_path: 
     words = ("predict", str(flights), "--input", str(rows), "--keep", "carrier,flight")
     use(tmp_path / "one", *words, "--output", str(calm), "--workers", "1")
     faults = ("--faults", "kill rank 0 at step 1; kill rank 1 at step 2; term rank 0 at step 3")
-    summary = use(tmp_path / "two", *words, "--output", str(rough), "--workers", "3", *faults)
+    for _ in range(3):  # as above
+        summary = use(tmp_path / "two", *words, "--output", str(rough), "--workers", "3", *faults)
+        if summary["steps_redone"]:
+            break
+        shutil.rmtree(tmp_path / "two")
+        rough.unlink()
     assert summary["steps_redone"] >= 1
     assert summary["output"] == str(rough)
     table = pq.read_table(rough)

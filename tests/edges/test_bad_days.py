@@ -31,7 +31,7 @@ from brim.storage.contact import read_scheduler_contact
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
 from brim.storage.migrations import check_format
-from e2e.running import ROOT, until
+from e2e.running import DEADLINE, ROOT, until
 from edges.test_scheduler import Served, ask, brim, served
 from submissions import submission
 
@@ -70,7 +70,7 @@ def test_locked_databases_keep_scheduler_and_records(served: Served) -> None:
         assert "database is locked" in brim("jobs").stderr
         assert "database is locked" in brim("status", "job-1").stderr
         served.processes.end("job-1", "done", summary={"exit": "done"})
-    assert client.wait("job-1", timeout=30.0).state == "done"
+    assert client.wait("job-1", timeout=DEADLINE).state == "done"
     assert problem(client) == ""
     assert served.processes.of("job-1").starts == 1
     events = [
@@ -89,7 +89,7 @@ def test_waiters_hear_of_ends_stored_on_disk(served: Served) -> None:
         served.processes.end("job-1", "done", summary={"exit": "done"})
         until(lambda: bool(problem(client)), "the hold")
         assert client.wait("job-1", timeout=0.5).state == "running"
-    assert client.wait("job-1", timeout=30.0).state == "done"
+    assert client.wait("job-1", timeout=DEADLINE).state == "done"
 
 
 def test_undecodable_records_hold_the_scheduler(
@@ -154,7 +154,7 @@ def test_deleting_the_state_directory_is_explained(tmp_path: Path) -> None:
     until(lambda: served.processes.of("job-1").starts == 1, "its start")
     while (tmp_path / "state").exists():  # it writes meanwhile
         shutil.rmtree(tmp_path / "state", ignore_errors=True)
-    served.thread.join(20.0)
+    served.thread.join(60.0)
     assert not served.thread.is_alive()
     assert isinstance(served.failure, EnvironmentFault)
     assert "moved or deleted under its scheduler" in str(served.failure)
@@ -228,7 +228,7 @@ def status_of(served: Served, path: str) -> tuple[int, str]:
     contact = read_scheduler_contact(served.folder)
     assert contact is not None
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{contact.port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{contact.port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
@@ -433,7 +433,7 @@ def test_a_held_scheduler_ends_without_writing(
         monkeypatch.setattr(cli_down, "_TO_GO_DOWN", 0.0)
         done = brim("down", *words)
         assert f"its jobs {'were killed' if words else 'keep training'}" in done.stderr
-        served.thread.join(20.0)
+        served.thread.join(60.0)
         assert not served.thread.is_alive()
     book = Book(Database(served.folder / "scheduler.db"))
     assert [event.event for event in book.cluster_story()] == ["up"]

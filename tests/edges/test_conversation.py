@@ -252,7 +252,7 @@ def test_dead_addresses_are_left_and_far_masters_heard(
     dead, far = Script(is_there=False), Script(life(1), says(1, HOLDS[0]), late=0.2)
     started = monotonic()
     assert converse(dead, far, limit=1, calls=2) == HOLDS[:1]
-    assert monotonic() - started < 5.0
+    assert monotonic() - started < 60.0
 
 
 def test_the_masters_keeper_stays_until_all_heard() -> None:

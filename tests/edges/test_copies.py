@@ -261,7 +261,7 @@ class Caller:
 
 
 def find(
-    run_dir: Path, *callers: Caller, own_state: State | None = None, patience: float = 5.0
+    run_dir: Path, *callers: Caller, own_state: State | None = None, patience: float = 60.0
 ) -> Any:
     async def wait() -> Any:
         run_dir.mkdir(exist_ok=True)

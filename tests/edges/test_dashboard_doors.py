@@ -263,7 +263,7 @@ def opened() -> Iterator[Open]:
             yield Open(url.netloc, url.port or 0, code, cookie.partition(";")[0])
         finally:
             process.terminate()
-            assert process.wait(30.0) == 0
+            assert process.wait(120.0) == 0
 
 
 def test_attempts_at_a_dashboard_achieve_nothing(opened: Open) -> None:

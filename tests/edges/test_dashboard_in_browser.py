@@ -37,7 +37,7 @@ VIEWS = {
 }
 PICTURE = ROOT / "docs" / "guides" / "dashboard.png"
 TELEPHONE, DESK, WALL = 390, 1280, 2560
-SOON = 20_000.0  # milliseconds
+SOON = 60_000.0  # milliseconds
 JOB_FILE = """\
 import brim
 
@@ -106,7 +106,7 @@ def running(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder, env=_environment(variables or {})
         )  # fmt: skip
         try:
-            end = time.monotonic() + 60.0
+            end = time.monotonic() + 300.0
             while not (found := re.search(r"http://\S+", Path(log.name).read_text())):
                 assert process.poll() is None, Path(log.name).read_text()
                 assert time.monotonic() < end, "no address"
@@ -115,7 +115,7 @@ def running(
         finally:
             if not ends_itself:
                 process.terminate()
-            assert process.wait(30.0) == int(ends_itself), Path(log.name).read_text()
+            assert process.wait(120.0) == int(ends_itself), Path(log.name).read_text()
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -423,7 +423,7 @@ def test_background_failures_are_logged_and_end_nothing(
     failing: None, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.client.down()
-    served.thread.join(10.0)
+    served.thread.join(60.0)
     assert not served.thread.is_alive()
     assert served.failure is None
     assert "of the task beside" in caplog.text

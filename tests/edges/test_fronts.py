@@ -37,7 +37,7 @@ from brim.scheduler.front_certificate import FrontCertificate, check_certificate
 from brim.scheduler.front_text import Slot, commands_for, counts_in, front_file, slots_in
 from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
 from brim.wire.listening import take_port
-from e2e.running import until
+from e2e.running import free_port, until
 from tiers import NEEDS_HAPROXY
 
 A, B = ("127.0.0.1", 4000), ("127.0.0.1", 4001)
@@ -122,7 +122,7 @@ def test_missing_haproxy_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch
 
 
 def test_port_in_use_is_refused() -> None:
-    with take_port("127.0.0.1") as listener:
+    with take_port("127.0.0.1", free_port()) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(SpecError, match="port: got") as caught:
             check_free("127.0.0.1", port, names_holder=True)
@@ -259,8 +259,7 @@ class Renewed:
     """A front whose certificate changes, with a replica that keeps requests of `/slow` waiting."""
 
     def __init__(self, folder: Path, server: ServiceReplica, pem: Callable[[], bytes]) -> None:
-        with take_port("127.0.0.1") as listener:
-            self.port = listener.getsockname()[1]
+        self.port = free_port()
         self._server = server
         self.arrival, self.release = threading.Event(), threading.Event()
         service = Service(port=self.port, maximum=1, per_replica=1.0)
@@ -394,8 +393,7 @@ def test_next_scheduler_goes_on_with_the_front(
     """Its process and its replicas stay; where it is killed, requests wait for the next one."""
     # A path that is longer than the kernel takes for a socket.
     folder = tmp_path / ("a" * 60) / ("b" * 60)
-    with take_port("127.0.0.1") as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     service = Service(port=port, maximum=2, per_replica=1.0)
 
     def keep(front: Front, *replicas: ServiceReplica) -> int:

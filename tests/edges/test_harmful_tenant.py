@@ -90,12 +90,12 @@ def test_harmful_tenant_costs_others_little(
         ) as attempts:
             assert attempts.stdout is not None
             assert attempts.stdout.readline() == "begun\n"
-            times = []
+            times = [seconds_to_submit(other_client)]
             while attempts.poll() is None:
                 times.append(seconds_to_submit(other_client))
             median_beside = statistics.median(times)
             counts = json.loads(attempts.stdout.readline())
-        if median_beside - calm < MOST_DELAY:
+        if len(times) >= 5 and median_beside - calm < MOST_DELAY:
             break
     grown = memory(contact, "VmHWM") - memory_before
     print(  # noqa: T201 a person who measures looks at it

@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from brim.scheduler.server import certificate_for
 from brim.storage.contact import keep_token, read_scheduler_contact, token_of
 from brim.wire import https
 from brim.wire.authority import Authority
+from brim.wire.door import Door
 from brim.wire.https import INSECURE, scheduler_url
 from brim.wire.identity import (
     SCHEDULER,
@@ -87,6 +89,12 @@ def served(
     served = Encrypted(tmp_path_factory.mktemp("state"))
     yield served
     served.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next scheduler give strangers more time than any of this takes."""
+    monkeypatch.setattr("brim.scheduler.server.Door", partial(Door, to_show_token=60.0))
 
 
 @pytest.fixture
@@ -372,13 +380,13 @@ def is_over(line: socket.socket) -> bool:
         return True
 
 
-def test_silent_crowd_locks_out_no_client(served: Encrypted, room: None) -> None:
+def test_silent_crowd_locks_out_no_client(patient: None, served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         lines = [crowd.enter_context(served.call()) for _ in range(CROWD)]
         for _ in range(5):
             started = time.monotonic()
             assert Client(address=served.url, token=served.token).cluster().devices == 8
-            assert time.monotonic() - started < 5.0
+            assert time.monotonic() - started < 30.0
         until(lambda: sum(map(is_over, lines)) >= CROWD - 256, "the end of the oldest")
         assert not is_over(lines[-1]), "the youngest has time"
 
@@ -394,7 +402,9 @@ def test_silent_handshakes_lock_nobody_out(served: Encrypted, room: None) -> Non
                 assert line.recv(1) == b""
 
 
-def test_crowd_of_one_host_spares_callers_of_another(served: Encrypted, room: None) -> None:
+def test_crowd_of_one_host_spares_callers_of_another(
+    patient: None, served: Encrypted, room: None
+) -> None:
     with contextlib.ExitStack() as crowd:
         callers_of_host = [
             crowd.enter_context(served.call()),
@@ -445,7 +455,7 @@ def test_endless_handshake_is_cut_off(served: Encrypted, words: bytes) -> None:
     assert 5.0 < time.monotonic() - started < 30.0
 
 
-def test_an_end_waits_for_no_stranger(tmp_path: Path) -> None:
+def test_an_end_waits_for_no_stranger(patient: None, tmp_path: Path) -> None:
     served = Encrypted(tmp_path)
     with served.call(), served.call() as half, served.shake_hands() as silent:
         half.sendall(hello()[:20])
@@ -454,7 +464,7 @@ def test_an_end_waits_for_no_stranger(tmp_path: Path) -> None:
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
             started = time.monotonic()
             served.close()
-            assert time.monotonic() - started < 8.0
+            assert time.monotonic() - started < 30.0
         assert silent.fileno() >= 0
 
 
@@ -516,7 +526,7 @@ def test_certificate_renewal_keeps_connections() -> None:
         assert first.recv(100) == b"still here"
 
 
-LIFETIME = 6.0  # seconds
+LIFETIME = 12.0  # seconds: a busy machine is late with a renewal by less than half of them
 
 
 class ShortLived(Encrypted):

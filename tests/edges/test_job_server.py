@@ -141,7 +141,7 @@ def test_many_masters_are_asked_in_one_loop(tmp_path: Path) -> None:
         started = time.monotonic()
         with pytest.raises(EnvironmentFault, match="did not answer in 0 s") as caught:
             await ask_later(door.address, token=TOKEN, question=question, timeout=0.3)
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 30.0
         assert caught.value.retryable
 
     asyncio.run(work())
@@ -326,10 +326,12 @@ def test_what_strangers_say_takes_no_memory(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
+def test_a_crowd_of_strangers_locks_out_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4096:
         pytest.skip("this process may not open enough files to play the crowd")
-
+    monkeypatch.setattr("brim.wire.relay._STUCK", 100.0)
     descriptors_before = len(os.listdir("/proc/self/fd"))
 
     async def work() -> None:
@@ -343,7 +345,7 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
                 # Of each: what called, what it is led to, and the end of that.
                 assert len(os.listdir("/proc/self/fd")) - descriptors_before < 1_000 + 3 * 256 + 100
                 # Those who say nothing make way at once, and not when their time is over.
-                assert (await asyncio.to_thread(answer_of, door.address, timeout=5.0)).ok
+                assert (await asyncio.to_thread(answer_of, door.address, timeout=30.0)).ok
 
     asyncio.run(work())
 

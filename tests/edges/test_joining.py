@@ -44,6 +44,7 @@ from brim.wire.joining import (
     Welcome,
 )
 from brim.wire.listening import split_address
+from e2e.running import free_port
 
 HOST = "127.0.0.1"
 
@@ -100,7 +101,7 @@ def test_a_node_joins_renews_and_is_told(tmp_path: Path) -> None:
 
 def test_the_next_scheduler_keeps_authority_and_token(tmp_path: Path) -> None:
     async def live() -> None:
-        async with far_nodes(tmp_path) as (_, port, token):
+        async with far_nodes(tmp_path, free_port()) as (_, port, token):
             node = Enrolled(HOST, port, token=token, name="n1", now=SystemClock().now)
             (await node.call()).close()
         with pytest.raises(NobodyListens):

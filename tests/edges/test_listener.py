@@ -542,7 +542,10 @@ def test_calls_during_computation_are_answered_later(
         pass
 
 
-def test_a_worker_that_dies_is_noticed_at_once(listener: Listener, calling: Calling) -> None:
+def test_a_worker_that_dies_is_noticed_at_once(
+    listener: Listener, calling: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_UNANSWERED", 60.0)
     worker = calling(listener.address)
     with (
         listener.accept(STATE, timeout=60.0, cancelled=never) as peer,

@@ -186,7 +186,7 @@ def test_log_limiting_survives_kills_and_rivals(
     reader = Reader(tmp_path)
     deaths = 0
     with writing(tmp_path / "logs" / "w1.log", count) as writer:
-        while writer.poll() is None:
+        while writer.poll() is None or not deaths:
             keepers = [
                 subprocess.Popen(
                     [sys.executable, "-c", ENFORCER, str(tmp_path / "logs"), str(LIMIT)],

@@ -27,7 +27,7 @@ def test_unanswered_look_holds_up_its_account_alone() -> None:
         looks = AccountLooks(to_answer=0.2)
         with pytest.raises(EnvironmentFault, match=r"/home/ann did not answer within 0.2 s"):
             await looks.look("ann", "/home/ann", hang)
-        assert hanging.is_set()
+        assert hanging.wait(SECONDS)
         with pytest.raises(EnvironmentFault, match="/data did not answer"):
             await looks.look("ann", "/data", lambda: pytest.fail("a second thread"))
         looks.to_answer = SECONDS

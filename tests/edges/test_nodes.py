@@ -317,7 +317,7 @@ if not pid:
     show = lambda: print(*sorted(set(os.listdir("/proc/self/fd")) - {str(kept)}))
     perform(show, ["show"], stdin=0, output=log, keep=[kept])
 children.append(Forked(pid))
-print([child.wait(30.0) for child in children], [child.wait() for child in children])
+print([child.wait(200.0) for child in children], [child.wait() for child in children])
 """
 
 

@@ -34,7 +34,7 @@ from brim.storage.book import _MOST_NOTIFICATIONS, Book
 from brim.storage.database import Database
 from brim.wire.authority import Authority
 from brim.wire.courier import problem_of
-from e2e.running import DIGITS, until
+from e2e.running import DIGITS, free_port, until
 from e2e.test_scheduler import Home, home
 from edges.test_scheduler import TENANTS, Served, ask, served
 
@@ -488,8 +488,7 @@ def test_a_tenant_names_only_channels_of_the_cluster(served: Served, receiver: R
 @pytest.mark.e2e
 def test_killed_schedulers_lose_no_notification(home: Home) -> None:
     """A real scheduler is killed while the receiver is down; the next one delivers."""
-    receiver = Receiver()
-    port = receiver.server_address[1]
+    receiver = Receiver(port := free_port())  # which is its next one's, too
     receiver.status = 503
     text = home.file.read_text()
     home.file.write_text(

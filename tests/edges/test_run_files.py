@@ -280,11 +280,11 @@ def test_files_may_exceed_the_answer_time(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow network that carries something is waited for."""
-    monkeypatch.setattr(run_files, "_TO_ANSWER", 4.0)  # of 6 s together
+    monkeypatch.setattr(run_files, "_TO_ANSWER", 7.0)  # of 9 s together
     usual = ReceivedFile.write
 
     def slowly(self: ReceivedFile, data: bytes) -> None:
-        time.sleep(0.2)
+        time.sleep(0.3)
         usual(self, data)
 
     monkeypatch.setattr(ReceivedFile, "write", slowly)

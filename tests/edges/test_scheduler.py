@@ -802,12 +802,11 @@ def test_words_behind_dashes_are_a_command(served: Served, tmp_path: Path) -> No
 
 def test_ends_are_forecast_with_reported_error(served: Served) -> None:
     served.teach(submission(tenant="ads"), measured({1: 10.0, 2: 19.0, 4: 35.0, 8: 60.0}, 60), 6000)
-    started = SystemClock().wall()
     served.client.submit(ask("8"))
     until(lambda: served.client.job("job-1").first_estimate is not None, "the first estimate")
     first = served.client.job("job-1").first_estimate
     assert first is not None
-    assert first.finish - started == pytest.approx(
+    assert first.finish - first.at == pytest.approx(
         6000 / 60.0 + BELIEVED.cost(0, 8) + BELIEVED.end, abs=3.0
     )
     assert (first.step, first.error) == (0, None)
@@ -818,7 +817,10 @@ def test_ends_are_forecast_with_reported_error(served: Served) -> None:
     view = served.client.wait("job-1", timeout=60.0)
     assert view.half_estimate is not None
     assert view.half_estimate.step == 3001
-    assert view.half_estimate.error_seconds == pytest.approx(-50.0, abs=5.0)
+    assert view.half_estimate.finish - view.half_estimate.at == pytest.approx(50.0, abs=5.0)
+    assert view.ended is not None
+    error = view.ended - view.half_estimate.finish
+    assert view.half_estimate.error_seconds == pytest.approx(error, abs=0.01)
     detail = served.client.explain("job-1")[-1].detail
     assert re.fullmatch(
         r"first estimate: \d+\.\d s early, .* of .* s; at half of its steps: .* early, .*", detail

@@ -128,6 +128,13 @@ def test_service_is_in_its_file_alone(words: tuple[str, ...], name: str, tmp_pat
     assert f"--service: got it beside {name}" in str(result.exception)
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have loads be waited for, however long a busy machine holds up the thread that serves them."""
+    monkeypatch.setattr("brim.wire.measure._TO_ANSWER", 60.0)
+    monkeypatch.setattr("brim.wire.measure._TO_BE_READ", 60.0)
+
+
 class Jobs:
     """The jobs and nodes of a cluster."""
 
@@ -303,7 +310,7 @@ def test_slow_answer_of_a_load_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @NEEDS_HAPROXY
-def test_replicas_follow_a_number_at_a_url(tmp_path: Path) -> None:
+def test_replicas_follow_a_number_at_a_url(patient: None, tmp_path: Path) -> None:
     """A number counts, an answer that is none is shown, and the past is there for the next scheduler."""
     with numbers(["many", "302", "120"]) as port:
         cluster = Cluster(tmp_path)
@@ -366,7 +373,7 @@ def test_answer_without_a_number_is_not_quoted(answer: str, words: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_prometheus_answers_are_read() -> None:
+def test_prometheus_answers_are_read(patient: None) -> None:
     series = '[{"metric": {"a": "b"}, "value": [1.5, "2.5"]}]'
     found = f'{{"status": "success", "data": {{"resultType": "vector", "result": {series}}}}}'
     scalar = '{"data": {"resultType": "scalar", "result": [1.5, "3"]}}'

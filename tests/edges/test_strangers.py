@@ -93,7 +93,7 @@ def test_idle_connections_lock_nobody_out(server: LoneServer, room: None) -> Non
         for _ in range(20):
             started = time.monotonic()
             assert Client(server.state).cluster().devices == 1
-            assert time.monotonic() - started < 5.0
+            assert time.monotonic() - started < 10.0, "sooner than the silent are sent away"
         descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
         assert descriptors < DESCRIPTORS / 2
     assert server.log.stat().st_size - size_before < _SMALL
