@@ -67,7 +67,7 @@ def test_a_job_outlives_drained_leaving_and_killed_nodes(cluster: Cluster, calm:
     # Ended by SIGTERM: it gives way.
     start_time = time.monotonic()
     cluster.give_way(free)
-    assert time.monotonic() - start_time < 20.0, "it waited until it is ended, 30 s later"
+    assert time.monotonic() - start_time < 28.0, "it waited until it is ended, 30 s later"
     assert free not in cluster.told()
     assert not cluster.workers_of(cluster.named(free))
     cluster.until(lambda: cluster.on(job) == nodes_before, "those in its place")
