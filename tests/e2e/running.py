@@ -106,6 +106,8 @@ def until(condition: Callable[[], bool], subject: str, run: Run | None = None) -
     end = time.monotonic() + DEADLINE
     while not condition():
         if run is not None and run.process.poll() is not None:
+            if condition():  # it did, before the end
+                return
             raise AssertionError(f"the run ended before {subject}:\n{run.process.communicate()[1]}")
         if time.monotonic() > end:
             raise AssertionError(f"{subject} did not happen in {DEADLINE:.0f} s")
