@@ -64,6 +64,7 @@ def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
         client.resize(run.directory, 2)
         until(lambda: len(starts(run)) == 2, "the start of two", run)
         wait_for_progress(run, starts(run)[1]["step"] + 12)
+        until(lambda: bool(processes(run, 1)), "the process of rank 1", run)
         (process,) = processes(run, 1)
         process.kill()
         until(lambda: len(starts(run)) == 3, "the start behind the death", run)
