@@ -149,7 +149,7 @@ class Cluster:
         return {row["node"]: row for row in found}
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
-        paced = ("--set", "pause=0.3", "--set", f"hurry={HURRY}")
+        paced = ("--set", "pause=0.6", "--set", f"hurry={HURRY}")
         return self.brim("submit", *LONG_JOB, *paced, "--tenant", tenant, *words).strip()
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:

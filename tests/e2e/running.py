@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import tempfile
 import time
@@ -70,6 +71,14 @@ class Run:
     def wait_for_step(self, step: int) -> None:
         until(lambda: bool(self.steps()) and self.steps()[-1]["step"] >= step, f"step {step}", self)
 
+    def dismiss_all(self) -> None:
+        """Ask the workers to leave, each once the one before has left: the last ends the run."""
+        while len(members := self.members()) > 1:
+            os.kill(self.pid(members[0]), signal.SIGTERM)
+            size = len(members)
+            until(lambda: len(self.members()) < size, "a round without it", self)  # noqa: B023
+        os.kill(self.pid(members[0]), signal.SIGTERM)
+
     def hurry(self) -> None:
         """End the pauses of `--set pause=`: until then the run is slow, so that it cannot end too
         early.
@@ -97,6 +106,8 @@ def until(condition: Callable[[], bool], subject: str, run: Run | None = None) -
     end = time.monotonic() + DEADLINE
     while not condition():
         if run is not None and run.process.poll() is not None:
+            if condition():  # it did, before the end
+                return
             raise AssertionError(f"the run ended before {subject}:\n{run.process.communicate()[1]}")
         if time.monotonic() > end:
             raise AssertionError(f"{subject} did not happen in {DEADLINE:.0f} s")

@@ -92,7 +92,7 @@ def test_a_submitted_job_needs_no_local_files(home: Home, tmp_path: Path) -> Non
         for k, file in enumerate((slow, fast))
     }
     assert calm[slow] != calm[fast]
-    hurry = ("--set", "pause=0.1", "--set", f"hurry={tmp_path / 'hurry'}")
+    hurry = ("--set", "pause=0.3", "--set", f"hurry={tmp_path / 'hurry'}")
     # Two jobs with modules of the same names, at once, from a folder that has others of them.
     (tmp_path / "layers.py").write_text("raise RuntimeError('modules of the working directory')\n")
     words = (*JOB, "--tenant", "ads", "--workers", "1:2", *hurry)
@@ -232,7 +232,7 @@ def test_unsuitable_hosts_are_told_what_to_do(exact: bool, tmp_path: Path) -> No
         data.touch()
         file = write(first.folder / "job", rate=0.1)
         hurry = first.folder / "hurry"
-        options = ("--set", f"data={data}", "--set", "pause=0.05", "--set", f"hurry={hurry}")
+        options = ("--set", f"data={data}", "--set", "pause=0.1", "--set", f"hurry={hurry}")
         options += (*LONG, "--workers", "2", *LISTEN, *(() if exact else ("--no-exact",)))
         site = torch_of_another_version(guest_host.folder / "site")
         with started(run_dir, "train", file, *options, prefix=first.prefix) as run:

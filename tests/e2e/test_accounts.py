@@ -65,7 +65,7 @@ class Home:
         return done.stdout
 
     def job(self, file: Path, tenant: str) -> str:
-        slow = ("--set", "pause=0.02", "--set", f"hurry={self.folder / 'hurry'}")
+        slow = ("--set", "pause=0.1", "--set", f"hurry={self.folder / 'hurry'}")
         words = [*LONG_JOB[1:], *slow, "--workers", "1:2"]
         return self.brim("submit", str(file), *words, "--tenant", tenant).strip()
 

@@ -57,13 +57,14 @@ def wait_for_progress(run: Run, step: int) -> None:
 
 
 def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
-    command = ("--", *COUNTING, "120", "1.5")
+    command = ("--", *COUNTING, "240", "1.5")
     options = ("--restart", "--workers", "1:4", "--progress", PATTERN)
     with started(tmp_path / "run", "run", *options, *command) as run:
         wait_for_progress(run, 5)
         client.resize(run.directory, 2)
         until(lambda: len(starts(run)) == 2, "the start of two", run)
         wait_for_progress(run, starts(run)[1]["step"] + 12)
+        until(lambda: bool(processes(run, 1)), "the process of rank 1", run)
         (process,) = processes(run, 1)
         process.kill()
         until(lambda: len(starts(run)) == 3, "the start behind the death", run)
@@ -90,7 +91,7 @@ def test_resizes_a_death_and_a_pause(tmp_path: Path) -> None:
     with started(tmp_path / "run", "run", *options, "--resume", *command) as resumed:
         ended = resumed.finish()
     assert starts(run)[3] == {"size": 4, "step": saved, "accumulate": 1}
-    assert (ended["exit"], ended["steps"], resumed.process.returncode) == ("done", 120, 0)
+    assert (ended["exit"], ended["steps"], resumed.process.returncode) == ("done", 240, 0)
 
 
 @pytest.mark.long

@@ -61,11 +61,10 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     """It is noticed by its silence and killed before anyone goes on: it never wakes to do harm."""
-    job = (*COMMAND, *PACED, "--workers", "3", "--heartbeat-timeout", "4s")
+    job = (*COMMAND, *PACED, "--workers", "3", "--heartbeat-timeout", "12s")
     with started(tmp_path / "run", *job) as run:
         run.wait_for_step(20)
         victim = run.pid(run.members()[0])
-        event_count = len(run.events("worker"))  # on a busy machine it may have been silent already
         os.kill(victim, signal.SIGSTOP)
         until(lambda: len(run.events("round")) > 1, "a round without the stopped worker", run)
         assert has_ended(victim)
@@ -73,8 +72,7 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
         assert run.finish()["exit"] == "done"
     of_victim = [event for event in run.events("worker") if event["pid"] == victim]
     assert "active" in [event["state"] for event in of_victim]
-    states = [e["state"] for e in run.events("worker")[event_count:] if e["pid"] == victim]
-    assert states == ["suspect", "lost"]
+    assert [event["state"] for event in of_victim][-2:] == ["suspect", "lost"]
     check_ledger(tmp_path / "run")
 
 
@@ -112,16 +110,17 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_previous(tmp_path: Path) -> None:
-    job = (*COMMAND, "--checkpoint-every", "20", "--workers", "2")
+    job = (*COMMAND, *PACED, "--checkpoint-every", "5", "--workers", "2")
     calm = undisturbed(*JOB)
-    with started(
-        tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55"
-    ) as run:
+    with started(tmp_path / "run", *job) as run:
+        until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
+        run.dismiss_all()
         assert run.finish()["exit"] == "suspended"
     damaged = max((tmp_path / "run" / "checkpoints").glob("step-*/*.safetensors"))
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
+    run.hurry()
     with started(tmp_path / "run", *job, "--resume") as resumed:
         summary = resumed.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]

@@ -51,6 +51,7 @@ from e2e.wiretap import Stream, calls, tapped
 pytestmark = [
     pytest.mark.e2e,
 ]
+SLOW = ("--set", "pause=0.3")  # the attempts take half a minute
 CLUSTER = """
 nodes: [{name: n1, workers: 2}]
 tenants:
@@ -93,7 +94,7 @@ def scheduled(folder: Path) -> Iterator[tuple[Path, str]]:
     try:
         yield (
             state,
-            brim("submit", *LONG_JOB, "--tenant", "ads", "--workers", "1:2", *PACED).strip(),
+            brim("submit", *LONG_JOB, "--tenant", "ads", "--workers", "1:2", *SLOW).strip(),
         )
     finally:
         brim("down", "--kill")
@@ -103,7 +104,7 @@ def scheduled(folder: Path) -> Iterator[tuple[Path, str]]:
 @contextlib.contextmanager
 def listening(folder: Path) -> Iterator[Run]:
     """A run of two hosts, which are both this one, under way."""
-    slow = (*PACED, "--set", f"hurry={folder / 'run' / 'hurry'}")
+    slow = (*SLOW, "--set", f"hurry={folder / 'run' / 'hurry'}")
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
         started(folder / "run", "train", *LONG_JOB, *slow, *hosts) as run,
@@ -365,7 +366,7 @@ def test_attempts_of_another_host_achieve_nothing(
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(tmp_path, 3))
         run_dir = hosts[0].folder / "run"
-        slow = (*PACED, "--set", f"hurry={run_dir / 'hurry'}")
+        slow = (*SLOW, "--set", f"hurry={run_dir / 'hurry'}")
         words = ("--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
         streams_of_host = undo.enter_context(tapped(hosts[1], tmp_path / "packets"))
         run = undo.enter_context(

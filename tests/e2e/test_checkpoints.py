@@ -105,12 +105,15 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
     """A worker is killed and replaced, then all are, and the last checkpoint is restored."""
     job = [str(FILES / "adapted.py"), "--epochs", "3", "--global-batch-size", "128"]
     calm = undisturbed(*job)
-    options = ("--workers", "2", "--checkpoint-every", "4", "--faults", "kill rank 0 at step 2")
+    options = ("--workers", "2", "--checkpoint-every", "4", "--heartbeat-timeout", "1m")
+    options += ("--faults", "kill rank 0 at step 2")
     with started(tmp_path / "run", "train", *job, *PACED, *options) as run:
         until(lambda: len(run.events("checkpoint")) > 1, "two checkpoints", run)
         until(lambda: len(run.members()) == 2, "no newcomer that could keep the state", run)
-        for pid in [run.pid(worker) for worker in run.members()]:
-            os.kill(pid, signal.SIGKILL)
+        pids = [run.pid(worker) for worker in run.members()]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # none gives its state away
+            for pid in pids:
+                os.kill(pid, number)
         run.hurry()
         summary = run.finish()
     assert summary["exit"] == "done", run.err
@@ -128,13 +131,16 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
 def test_a_lost_host_resumes_from_object_storage(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
     calm = undisturbed(*JOB)
-    options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
-    stop = ("--faults", "term rank 0 at step 30; term rank 0 at step 35")
-    with started(tmp_path / "run", *COMMAND, "--workers", "2", *options, *stop) as run:
+    slow = (*PACED, "--set", f"hurry={tmp_path / 'hurry'}")
+    options = (*slow, "--checkpoints", s3.url, "--checkpoint-every", "10")
+    with started(tmp_path / "run", *COMMAND, "--workers", "2", *options) as run:
+        until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
+        run.dismiss_all()
         assert run.finish()["exit"] == "suspended"
     stopped_at = run.steps()[-1]["step"]
     shutil.rmtree(tmp_path / "run")
     assert whole(s3.url)
+    (tmp_path / "hurry").touch()
     with started(tmp_path / "new", *COMMAND, "--workers", "3", *options, "--resume") as resumed:
         summary = resumed.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]

@@ -4,6 +4,8 @@ dies.
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +14,11 @@ import pytest
 
 from brim.serving.bundle import open_bundle
 from brim_lab.driver import Driver
-from e2e.running import FILES, check_ledger, lines, train
+from e2e.running import FILES, PACED, Run, check_ledger, started, train, until
 from tiers import LONG
 
 pytestmark = pytest.mark.e2e
 ROWS = 3000
-# Of two workers and a server: the server, and a worker.
-FAULTS = "kill rank 2 at step 8; kill rank 0 at step 16"
 WHOLE = ("--set", "table=whole", "--set", "optimizer=adagrad")
 KEYED = ("--set", "table=keyed", "--set", "optimizer=adam", "--set", f"buckets={2**40}")
 
@@ -37,6 +37,10 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def rounds_after_kills(run: Run) -> int:
+    return sum("signal 9" in event["cause"] for event in run.events("round"))
+
+
 @pytest.mark.parametrize(
     ("model", "table"),
     [
@@ -52,12 +56,17 @@ def test_one_digest_with_a_server_and_deaths(
     options = ("--set", f"path={clicks}", "--set", f"model={model}", *table)
     job = (str(FILES / "click_models.py"), *options, "--epochs", "2", "--global-batch-size", "128")
     alone = train(tmp_path / "alone", *job, "--workers", "1")
-    served = train(tmp_path / "served", *job, "--workers", "2", "--ps", "1", "--faults", FAULTS)
+    options = (*PACED, "--workers", "2", "--ps", "1")
+    with started(tmp_path / "served", "train", *job, *options) as run:
+        for kills, rank in enumerate((2, 0)):  # the server, and a worker
+            run.wait_for_step(2 * kills + 2)
+            os.kill(run.pid(run.members()[rank]), signal.SIGKILL)
+            until(lambda: rounds_after_kills(run) > kills, "another round", run)  # noqa: B023
+        run.hurry()
+        served = run.finish()
     assert served["weights_sha256"] == alone["weights_sha256"]
     check_ledger(tmp_path / "served")
-    events = lines(tmp_path / "served" / "events.jsonl")
-    causes = [event["cause"] for event in events if event["kind"] == "round"]
-    assert sum("signal 9" in cause for cause in causes) == 2, causes
+    assert rounds_after_kills(run) == 2, run.events("round")
 
     done, bundle = tmp_path / "predicted.csv", tmp_path / "bundle"
     Driver().call(

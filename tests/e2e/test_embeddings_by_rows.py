@@ -71,7 +71,7 @@ def test_delays_have_one_digest_for_any_world(tmp_path: Path) -> None:
 def test_kills_leave_no_partial_step(tmp_path: Path) -> None:
     calm = undisturbed(*JOB)
     chance, kills = random.Random(3), 0
-    options = ("--workers", "3", "--spares", "2", "--set", "pause=0.005")
+    options = ("--workers", "3", "--spares", "2", "--set", "pause=0.03")
     with started(tmp_path / "run", "train", *JOB, *options) as run:
         run.wait_for_step(1)
         while run.process.poll() is None and kills < 12:

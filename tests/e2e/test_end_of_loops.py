@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from e2e.running import DEADLINE
+
 SCRIPT = """
 import os, signal, time
+from pathlib import Path
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -15,11 +18,14 @@ import brim
 from brim.train.membership import Membership
 from brim.wire.messages import Completed
 
+EVENTS = Path(os.environ["BRIM_RUN_DIR"], "events.jsonl")
 tell, wait = Membership.tell, Membership.wait_for_dismissal
 
 def tell_late(members, message):
     if isinstance(message, Completed):
         time.sleep(1.0)  # the next round is named meanwhile
+        while EVENTS.read_text().count('"kind":"round"') < 2:
+            time.sleep(0.1)
     tell(members, message)
 
 def die_waiting(members):
@@ -42,7 +48,7 @@ def test_lines_behind_a_loop_outlive_a_death(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "brim", "run", "--workers", "3", "--run-dir", "run"]
     command += ["--", "python", "loop.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "w2 lost" in done.stdout + done.stderr

@@ -23,7 +23,7 @@ from brim_lab.driver import Driver
 from e2e.running import DEADLINE, DIGITS, Run, check_ledger, free_port, lines, undisturbed, until
 
 pytestmark = pytest.mark.e2e
-JOB = (DIGITS, "--epochs", "4", "--global-batch-size", "128", "--micro-batches", "2")
+JOB = (DIGITS, "--epochs", "8", "--global-batch-size", "128", "--micro-batches", "2")
 TOKEN = "of this start"
 
 
@@ -104,7 +104,7 @@ def test_a_mirror_ends_with_its_run(tmp_path: Path) -> None:
         stack.enter_context(followed.agent())
         until(lambda: followed.mirror.restarts > 0, "a restart", next_master)
         # The mirror begins its files again one by one: of the run before are steps from 1 on.
-        until(lambda: bool(mirror.steps()) and mirror.steps()[0]["step"] > 1, "a step", next_master)
+        until(lambda: any(s["step"] > 1 for s in mirror.steps()[:1]), "a step", next_master)
         first = mirror.steps()[0]["step"]
         assert 10 < first <= stood_at + 1, "it did not go on from its newest checkpoint"
         (tmp_path / "hurry").touch()

@@ -15,7 +15,7 @@ import pytest
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from e2e.running import (
     DEADLINE,
-    JOB,
+    LONG_JOB,
     Run,
     check_ledger,
     joining,
@@ -44,7 +44,7 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
 @pytest.fixture(scope="module")
 def calm() -> str:
     """The digest of the same job on one host."""
-    return str(undisturbed(*JOB)["weights_sha256"])
+    return str(undisturbed(*LONG_JOB)["weights_sha256"])
 
 
 @contextlib.contextmanager
@@ -72,8 +72,8 @@ def agents_of(run: Run) -> dict[str, str]:
 def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm: str) -> None:
     """They are all on another host: they are killed, and then that is to be free."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
-    checkpoint_options = ("--checkpoint-every", "10")
-    command = ("train", *JOB, *SLOW, *options, *checkpoint_options, *LISTEN)
+    options += ("--checkpoint-every", "10", "--keep", "99", "--heartbeat-timeout", "1m")
+    command = ("train", *LONG_JOB, *SLOW, *options, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,
@@ -83,8 +83,10 @@ def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm
         assert Path(checkpoint["path"]).parent == path / "checkpoints"
         assert (path / "checkpoints" / f"step-{checkpoint['step']:08}" / "manifest.json").exists()
         # Who comes in their place has the state from there.
-        for pid in [run.pid_on(hosts, worker) for worker in run.members()]:
-            os.kill(pid, signal.SIGKILL)
+        pids = [run.pid_on(hosts, worker) for worker in run.members()]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # none gives its state away
+            for pid in pids:
+                os.kill(pid, number)
         until(lambda: bool(run.events("restored")), "a restore", run)
         assert run.events("restored")[0]["step"] >= checkpoint["step"]
         assert len(set(agents_of(run).values())) == 1
@@ -97,7 +99,7 @@ def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm
     stood_at = run.steps()[-1]["step"]
     assert not list((path / "checkpoints.receiving").iterdir())
     hurry(hosts)
-    resumed = train(path, *JOB, "--resume", "--workers", "2", prefix=hosts[0].prefix)
+    resumed = train(path, *LONG_JOB, "--resume", "--workers", "2", prefix=hosts[0].prefix)
     assert resumed["weights_sha256"] == calm
     assert resumed["steps_redone"] == 0
     assert run.events("restored")[-1]["step"] == stood_at
@@ -109,7 +111,7 @@ def test_hosts_have_no_more_workers_than_they_take(hosts: tuple[Host, ...], calm
     path, options = hosts[0].folder / "run", ("--workers", "3", "--workers-here", "2")
     notice = hosts[1].folder / "leave"
     faults = ("--faults", "kill rank 0 at step 4; kill rank 2 at step 10")
-    command = ("train", *JOB, *SLOW, *options, *LISTEN, *faults)
+    command = ("train", *LONG_JOB, *SLOW, *options, *LISTEN, *faults)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1], "--workers", "1", "--notice", str(notice)) as leaver,
@@ -141,7 +143,7 @@ def test_all_workers_come_again_behind_a_cut_cable(hosts: tuple[Host, ...], calm
     """All are behind it, and count as lost; they come again once it is mended."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
     checkpoint_options = ("--checkpoint-every", "10")
-    command = ("train", *JOB, *SLOW, *options, *checkpoint_options, *LISTEN)
+    command = ("train", *LONG_JOB, *SLOW, *options, *checkpoint_options, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,

@@ -198,7 +198,7 @@ def test_each_host_limits_its_own_logs(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0", "--set", "lines=1000")
-    slow = ("--set", "pause=0.01", "--set", f"hurry={tmp_path / 'hurry'}")
+    slow = ("--set", "pause=0.1", "--set", f"hurry={tmp_path / 'hurry'}")
     options = (*JOB, *hosts, *slow, "--log-limit", "1MiB")
     with started(tmp_path / "run", "train", CHATTY, *options) as run:
         agent = joining(run.directory, TMPDIR=str(scratch))

@@ -1,16 +1,28 @@
-"""Boosts trees on handwritten digits, and writes down their digest."""
+"""Boosts trees on handwritten digits, slowly while there is a file `slow`, and writes down their digest."""
 
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_digits
 
 import brim.xgboost
+from brim.xgboost.training import _Training
 
 rounds, folder, classes = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+step = _Training._step
+
+
+def step_slowly(*arguments):
+    if (folder / "slow").exists():
+        time.sleep(0.2)
+    step(*arguments)
+
+
+_Training._step = step_slowly
 features, digit = load_digits(return_X_y=True)
 features[features == 0] = np.nan  # ink is missing there
 label, weight = digit % (classes or 4), np.linspace(0.5, 2.0, len(digit))

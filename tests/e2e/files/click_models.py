@@ -1,6 +1,9 @@
 """Click models over a large table, or over one of hashed ids."""
 
+import os
+import time
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 from torch.nn import functional
@@ -9,6 +12,9 @@ import brim
 from brim import data, models, param
 
 BUCKETS = param("buckets", 70_000)  # 70,000 rows of 16 are trained by rows
+# Seconds for each micro-batch, until there is a file `hurry` in the run's directory.
+PAUSE = param("pause", 0.0)
+HURRY = Path(os.environ.get("BRIM_RUN_DIR", "") + "/hurry")
 KINDS = {"din": models.DIN, "dcn_v2": models.DCNV2}
 TABLES = {
     "whole": None,
@@ -49,6 +55,8 @@ def model():
 
 
 def loss(output, target):
+    if PAUSE and not HURRY.exists():
+        time.sleep(PAUSE)
     return functional.binary_cross_entropy_with_logits(output, target)
 
 
