@@ -106,8 +106,8 @@ def test_frozen_weights_are_stored_once(tmp_path: Path) -> None:
     job = [str(FILES / "adapted.py"), "--epochs", "3", "--global-batch-size", "128"]
     calm = undisturbed(*job)
     options = ("--workers", "2", "--checkpoint-every", "4", "--heartbeat-timeout", "1m")
-    options += ("--faults", "kill rank 0 at step 2")
-    with started(tmp_path / "run", "train", *job, *PACED, *options) as run:
+    faults = ("--faults", "kill rank 0 at step 2")
+    with started(tmp_path / "run", "train", *job, *PACED, *options, *faults) as run:
         until(lambda: len(run.events("checkpoint")) > 1, "two checkpoints", run)
         until(lambda: len(run.members()) == 2, "no newcomer that could keep the state", run)
         pids = [run.pid(worker) for worker in run.members()]

@@ -72,8 +72,8 @@ def agents_of(run: Run) -> dict[str, str]:
 def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm: str) -> None:
     """They are all on another host: they are killed, and then that is to be free."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
-    options += ("--checkpoint-every", "10", "--keep", "99", "--heartbeat-timeout", "1m")
-    command = ("train", *LONG_JOB, *SLOW, *options, *LISTEN)
+    limits = ("--checkpoint-every", "10", "--keep", "99", "--heartbeat-timeout", "1m")
+    command = ("train", *LONG_JOB, *SLOW, *options, *limits, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,

@@ -51,7 +51,7 @@ _TO_BE_KEPT = 300.0  # seconds until a file that was sent must be on disk
 _MOST_CALLS = 64
 _LARGEST_BUNDLE = 1 << 24  # bytes, of which it takes as many as it is said to have
 _LONGEST_WAIT = 30.0  # seconds for which a follower may be told nothing
-_TO_SEE_OFF = 2.0  # seconds that followers have for the last words of a run
+_TO_SEE_OFF = 10.0  # seconds that followers have for the last words of a run
 _POLL_INTERVAL = 0.05  # seconds between two looks for what is new
 _THREADS = 8  # that wait for the disk
 
