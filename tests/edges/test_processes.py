@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn, cast
@@ -22,7 +22,8 @@ from brim.agent.conversation import Conversation
 from brim.agent.loop import Agent, AgentSettings
 from brim.agent.memory import KillCounts, Memory
 from brim.agent.workers import Workers
-from brim.host.clock import VirtualClock
+from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock, VirtualClock
 from brim.host.process import (
     birth_of,
     children_of,
@@ -38,6 +39,7 @@ from brim.host.process import (
     work_of,
 )
 from brim.storage.contact import is_alive
+from brim.wire.messages import JobFailed
 from brim_lab.driver import MarkedProcesses
 from e2e.running import has_ended, until
 from edges.test_nodes import Host, host
@@ -175,6 +177,42 @@ def test_unlistable_threads_have_no_children(
     monkeypatch.setattr(os, "listdir", ends)
     monkeypatch.setattr(os, "scandir", ends)
     assert children_of(os.getpid()) == []
+
+
+def test_fault_of_an_agents_tick_ends_the_job(tmp_path: Path) -> None:
+    """Without that nobody would look for workers that hang, and the job might wait for ever."""
+    posted: list[object] = []
+    heard = asyncio.Event()
+
+    class FailingWorkers:
+        def is_stopped(self, worker: str) -> bool:
+            raise OSError(24, "Too many open files")
+
+        async def end(self) -> None:
+            pass
+
+    class Quiet:
+        """A master that says nothing."""
+
+        def post(self, message: object) -> None:
+            posted.append(message)
+            heard.set()
+
+        async def messages(self) -> AsyncIterator[None]:
+            await heard.wait()
+            if posted:
+                raise EnvironmentFault("that is enough")
+            yield
+
+    settings = AgentSettings(name="a1", host="", run_dir=tmp_path)
+    agent = Agent(settings, cast(Conversation, Quiet()), SystemClock())
+    agent._workers = cast(Workers, FailingWorkers())
+    agent._liveness.beat("w1", now=0.0)
+    with pytest.raises(EnvironmentFault, match="enough"):
+        asyncio.run(asyncio.wait_for(agent.run(), 60))
+    (failed,) = posted
+    assert isinstance(failed, JobFailed)
+    assert (failed.who, "Too many open files" in failed.message) == ("internal", True)
 
 
 def test_a_failing_memory_look_is_reported_once(

@@ -186,6 +186,8 @@ class Agent:
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
         companions = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
+        for companion in companions:
+            companion.add_done_callback(self._on_task_ended)
         limiting = asyncio.create_task(self._log_limit.keep())
         try:
             if self._template is not None and not self._settings.guest:

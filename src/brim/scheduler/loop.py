@@ -357,6 +357,8 @@ class Scheduler:
             asyncio.create_task(self._notifying.run()),
             asyncio.create_task(self._services.run()),
         ]
+        for task in background:
+            task.add_done_callback(_tell_of_fault)
         if held_note:
             self._note("went on", held_note)
         else:
@@ -370,9 +372,7 @@ class Scheduler:
         finally:
             for task in background:
                 task.cancel()
-            for ended in await asyncio.gather(*background, return_exceptions=True):
-                if not isinstance(ended, asyncio.CancelledError | StorageFault):
-                    _log.error("a task beside the cycles ended by itself", exc_info=ended)
+            await asyncio.gather(*background, return_exceptions=True)
 
     @property
     def damage(self) -> str:
@@ -1079,3 +1079,9 @@ class Scheduler:
         """Suspend every job and end; with `kill`, do not wait for their next step."""
         self._ended_by = actor
         self._backend.drain(kill=kill)
+
+
+def _tell_of_fault(task: asyncio.Task[None]) -> None:
+    """Say at once that a task beside the cycles has ended, which goes on until it is cancelled."""
+    if not task.cancelled() and not isinstance(error := task.exception(), StorageFault):
+        _log.error("a task beside the cycles ended by itself", exc_info=error)
