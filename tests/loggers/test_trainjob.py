@@ -127,6 +127,13 @@ def test_refusal_is_said_once(
     assert capsys.readouterr().err == "the status server answered 401\n"
 
 
+def test_last_status_is_posted_again(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["no answer in 3 s", ""])
+    monkeypatch.setattr(trainjob, "_post", lambda _: next(answers))
+    trainjob.report(run.run_dir, at_once)
+    assert next(answers, None) is None, "it was not posted a second time"
+
+
 @pytest.mark.parametrize("content", [b"secret\nsecret", "secret€".encode(), b"secret\xff"])
 def test_files_without_a_token_are_not_quoted(
     pod: ProgressServer,

@@ -53,6 +53,8 @@ def report(run_dir: Path, is_over: Callable[[float], bool]) -> None:
         if not status or (content := msgspec.json.encode(status)) == sent:
             continue
         words = _post(status)
+        if words and has_ended:  # nothing comes after the last status
+            words = _post(status)
         sent = content if not words else b""
         if words and words != problem:
             print(printable(words), file=sys.stderr)  # noqa: T201 - a file beside the run's logs
