@@ -255,7 +255,7 @@ def cluster_in(folder: Path, *, nodes: int = 3, standby: bool = False) -> Iterat
         cluster.check_devices()
         assert not cluster.driver.mark.left_after(20.0)
         for host in hosts:
-            assert not host.processes()
+            assert not host.processes(), host.processes()
         for host in cluster.places:
             leftovers = {Path(name).name for name in host.files() if "/node/" in name}
             assert leftovers <= {".lock", "node.json", "node.log"}

@@ -415,6 +415,9 @@ class Tracking:
         is_profiled = self.is_known(job)
         profile = job.profile or self.profile(job, capacity)
         is_service = submission.spec.service is not None
+        minimum, most = self._bounds(job, capacity)[0], workers.maximum
+        if profile is not None:  # its owner may have raised the fewest meanwhile
+            most = max(profile.size, minimum)
         work = _ENDLESS if is_service else float(self._steps(job) or _UNKNOWN_WORK)
         job_for_policy = Job(
             id=job.id,
@@ -424,9 +427,8 @@ class Tracking:
             deadline=submission.deadline if is_profiled else None,
             requested=workers.maximum,
             duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
-            minimum=self._bounds(job, capacity)[0],
-            # So a policy need not know of profiles.
-            maximum=profile.size if profile else workers.maximum,
+            minimum=minimum,
+            maximum=most,  # so a policy need not know of profiles
             tenant=submission.tenant,
             priority=submission.priority,
             exact=submission.spec.exact,
