@@ -119,6 +119,28 @@ def test_a_worker_sleeping_through_kill_is_given_up(
     assert killed == [(4_000_000, signal.SIGKILL)]
 
 
+def test_worker_unwanted_before_its_birth_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+
+    async def live() -> None:
+        born = asyncio.Event()
+        bench = Bench(tmp_path, started=lambda *_: born.set())
+        with await bench.begin("w1"):
+            bench.workers.signal("w1", signal.SIGKILL)
+            assert killed == []
+            bench.say(WorkerForked(worker="w1", pid=4_000_000))
+            async with asyncio.timeout(60):
+                await born.wait()
+                await asyncio.sleep(0)
+            assert killed == [(4_000_000, signal.SIGKILL)]
+            await bench.end()
+
+    asyncio.run(live())
+
+
 def test_workers_without_descriptors_are_told_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

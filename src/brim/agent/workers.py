@@ -106,6 +106,7 @@ class _Process:
     status: int | None = None
     closed: bool = False
     condemned: str = ""  # why it was killed
+    is_unwanted: bool = False  # it is to be killed as soon as it is there
     early: list[bytes] = field(
         default_factory=list
     )  # what it said before the template said that it is there
@@ -378,7 +379,10 @@ class Workers:
         if number == signal.SIGKILL:
             self.forget_start(worker)
         process = self._processes.get(worker)
-        if process is None or not process.pid or process.status is not None:
+        if process is None or process.status is not None:
+            return
+        if not process.pid:  # it is being forked
+            process.is_unwanted |= number == signal.SIGKILL
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
@@ -400,6 +404,8 @@ class Workers:
         """
         self._watch(worker, pid)
         self._tell.started(worker, pid)
+        if self._processes[worker].is_unwanted:
+            self.signal(worker, signal.SIGKILL)
         for data in self._processes[worker].early:
             self._on_worker(worker, data)
 
