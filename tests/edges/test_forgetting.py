@@ -426,4 +426,7 @@ def test_background_failures_are_logged_and_end_nothing(
     served.thread.join(60.0)
     assert not served.thread.is_alive()
     assert served.failure is None
-    assert "of the task beside" in caplog.text
+    records = [*caplog.get_records("setup"), *caplog.records]
+    assert any(
+        record.exc_info and str(record.exc_info[1]) == "of the task beside" for record in records
+    )

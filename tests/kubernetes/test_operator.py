@@ -213,6 +213,7 @@ class House:
             keep: it has the directory of the one before; else its disk is lost.
         """
         self.lives += not keep
+        self.copies.news.clear()  # of the operator before
         directory = self.folder / f"life-{self.lives}"
         access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
         settings = OperatorSettings(
@@ -473,6 +474,7 @@ def test_deleted_jobs_slots_pass_node_by_node(house: House) -> None:
         async with house.operator():
             house.submit(workers={"min": 6, "max": 6})
             await house.until_running(6)
+            await house.until_followed()
             house.makes_steps()
             await house.until(lambda: house.job()["status"].get("step") == 3)
             house.submit("other")
@@ -699,6 +701,7 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
             current = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
             del previous["flights-1-2"]
             assert previous.items() <= current.items(), "what ran was touched"
+            await house.until_followed()
             house.run_ends("done")
             await house.until(lambda: house.phase() == "Done")
             if keep:
@@ -732,6 +735,7 @@ def test_learned_speeds_outlive_an_operators_disk(
         async with house.operator():
             house.submit("first", workers=single)
             await house.until_running(1, "first")
+            await house.until_followed("first")
             previous = lessons()
             house.makes_steps(20, "first")
             await house.until(lambda: speed("first"))
@@ -776,6 +780,7 @@ def test_recent_use_outlives_an_operators_disk(
             house.submit("first", workers=single, tenant="ads")
             await house.until_running(1, "first")
             await house.until(lambda: borrowed("ads") > 0.02)
+            await house.until_followed("first")
             house.run_ends("done", "first")
             await house.until(lambda: house.phase("first") == "Done")
         written = recent()
