@@ -213,7 +213,8 @@ class House:
             keep: it has the directory of the one before; else its disk is lost.
         """
         self.lives += not keep
-        self.copies.news.clear()  # of the operator before
+        if isinstance(self.copies, Copies):
+            self.copies.news.clear()  # of the operator before
         directory = self.folder / f"life-{self.lives}"
         access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
         settings = OperatorSettings(
