@@ -249,6 +249,20 @@ def test_unusable_shares_are_lent_to_whole_jobs() -> None:
     assert dict(decision.workers) == {}, "what is exclusive is never lent"
 
 
+def test_unusable_shares_are_lent_to_higher_priorities() -> None:
+    """A job is not worse off for those of lower priority that its own tenant has."""
+    tenants = (Tenant(id="a"), Tenant(id="b"))
+    waits = _state(_job("b1", "b", minimum=20))  # takes nothing, and never can
+    high = replace(_job("a1", minimum=12, priority=Priority.PRESERVED), maximum=12)
+    alone = cycle(_snapshot(_state(high), waits, tenants=tenants), brim)
+    assert dict(alone.workers) == {"a1": 12}
+    low = _state(_job("a2"), 8)
+    for workers in (0, 12):
+        snapshot = _snapshot(_state(high, workers), low, waits, tenants=tenants)
+        assert cycle(snapshot, brim).workers["a1"] == 12
+        low = _state(_job("a2"))
+
+
 def test_every_job_has_a_reason() -> None:
     states = [_state(_job(f"a{k}")) for k in range(30)]
     decision = cycle(_snapshot(*states), brim)

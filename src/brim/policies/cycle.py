@@ -129,8 +129,9 @@ def _lend_idle(
     """Lend unusable allowances of tenants to others, where a job needs them to run at all.
 
     Jobs of two tenants could else wait for each other for ever, where each needs more workers at
-    once than its tenant may have. Jobs that run come first, so nothing changes from one cycle to
-    the next, then the one submitted first. A promise never counts on these loans.
+    once than its tenant may have. Jobs of lower priority of its own tenant give way to it as ever.
+    Jobs that run come first, so nothing changes from one cycle to the next, then the one submitted
+    first. A promise never counts on these loans.
 
     Args:
         allow: `allowances` of these tenants, which wants their demand.
@@ -142,26 +143,41 @@ def _lend_idle(
     owners = {tenant.id: tenant for tenant in _tenants(snapshot)}
     lent: dict[str, int] = {}
     workers, used = _used(snapshot, parts, allowed)
+    giving = _giving(snapshot, workers)
     offers: dict[str, int] = {}
     for state in sorted(snapshot.jobs, key=lambda s: (not s.workers, s.job.submitted, s.job.id)):
         name, fewest = state.job.tenant, state.job.minimum
         idle = snapshot.capacity - sum(used.values())
+        below = sum(n for rank, n in giving[name].items() if rank < state.job.priority)
         if (
             name in lent
             or workers.get(state.job.id)
-            or not allowed[name] - used[name] < fewest <= idle
+            or not allowed[name] - used[name] < fewest <= idle + below
         ):
             continue
         if name not in offers:
             others = {**used, name: wishes[name]}
             offer = allow(demand=others)[name]
             offers[name] = min(offer, used[name] + idle)
-        if fewest <= offers[name] - used[name]:
+        if fewest <= offers[name] - used[name] + below:
             lent[name] = offers[name]
             parts[name] = ask(owners[name], lent[name])
             workers, used = _used(snapshot, parts, {**allowed, **lent})
+            giving = _giving(snapshot, workers)
             offers.clear()
     return lent
+
+
+def _giving(snapshot: Snapshot, workers: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    """Return the devices that jobs give to higher priorities of their tenant, by both."""
+    found: dict[str, dict[int, int]] = {}
+    for state in snapshot.jobs:
+        job, kept = state.job, 0
+        if state.workers and job.priority is Priority.PRESERVED:
+            kept = job.minimum
+        given = found.setdefault(job.tenant, {})
+        given[job.priority] = given.get(job.priority, 0) + max(0, workers.get(job.id, 0) - kept)
+    return found
 
 
 def _used(
