@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -64,7 +65,6 @@ SPEEDS = {"m": 0.9, "flat": 0.0, "worse": -0.3, "one": 0.8, "two": 0.8, "three":
 
 KIND, OTHER_KIND = HostKind(torch="2.13.0"), HostKind(torch="2.12.0")
 
-Numbers = tuple[int, int, int]
 _decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 
 
@@ -72,7 +72,7 @@ class Deed(NamedTuple):
     """Something that people, nodes or processes do; the numbers say to what, and how."""
 
     kind: str
-    numbers: Numbers
+    numbers: tuple[int, ...]  # three
 
     def __repr__(self) -> str:
         return f"({self.kind!r}, {self.numbers})"
@@ -83,8 +83,8 @@ class Process:
     """The processes of a job: they do as they are told at the next look, unless they are stubborn."""
 
     alive: bool = False
-    held: dict[str, int] = field(default_factory=dict)
-    wanted: dict[str, int] = field(default_factory=dict)
+    holding: dict[str, int] = field(default_factory=dict)
+    goal: dict[str, int] = field(default_factory=dict)
     agents: set[str] = field(default_factory=set)
     home: str = ""
     step: float = 0.0
@@ -109,10 +109,10 @@ class QuietCluster:
         self.lessons.steps["m"] = WORK
         self.disk: dict[str, bytes] = {}
         self.processes: dict[str, Process] = {}
-        self.gone: set[str] = set()
+        self.lost_nodes: set[str] = set()
         self.joined: dict[str, int] = {}
         self.leaving: set[str] = set()
-        self.meanwhile: Callable[[], None] | None = None  # is done while the next decision is made
+        self.deferred: Callable[[], None] | None = None  # is done while the next decision is made
         self.story: list[str] = []
         self.revive()
 
@@ -142,8 +142,8 @@ class QuietCluster:
                     kind = kind_of_start(submission)
                     self.lessons.restarts.setdefault(kind, []).append(seconds)
                 case LearnSpeed(submission=submission, measured=measured, steps=steps):
-                    known = self.lessons.measured(submission.fingerprint)
-                    learned = measured.merged([known])
+                    lessons = self.lessons.measured(submission.fingerprint)
+                    learned = measured.merged([lessons])
                     self.lessons.speeds[submission.fingerprint] = learned
                     if steps:
                         self.lessons.steps[submission.fingerprint] = steps
@@ -155,7 +155,7 @@ class QuietCluster:
         match command:
             case Start(workers=workers):
                 assert not process.alive, f"{command.job} was started twice"
-                process.alive, process.held, process.wanted = True, {}, dict(workers)
+                process.alive, process.holding, process.goal = True, {}, dict(workers)
                 process.home = self.jobs.jobs[command.job].allocation.home
                 process.agents = {process.home, *workers}
                 process.first_step = process.reached = None
@@ -166,13 +166,13 @@ class QuietCluster:
                 if not process.alive or process.deaf:
                     self.handle(Unanswered(command, "no answer"))
                     return
-                process.wanted = dict(command.workers) if isinstance(command, Resize) else {}
-                process.agents |= set(process.wanted)
+                process.goal = dict(command.workers) if isinstance(command, Resize) else {}
+                process.agents |= set(process.goal)
                 self.handle(Answered(command))
             case Force(workers=workers):
-                process.held = {
+                process.holding = {
                     node: min(count, workers.get(node, 0))
-                    for node, count in process.held.items()
+                    for node, count in process.holding.items()
                     if workers.get(node, 0)
                 }
                 if not workers:
@@ -180,17 +180,17 @@ class QuietCluster:
             case Leave(node=node):
                 process.agents.discard(node)
             case Lose(node=node):
-                process.held.pop(node, None)
-                process.wanted.pop(node, None)
+                process.holding.pop(node, None)
+                process.goal.pop(node, None)
 
     def _end(self, process: Process, outcome: str = "") -> None:
-        process.alive, process.held, process.agents = False, {}, set()
-        process.seen = replace(self._said(process), alive=False, outcome=outcome)
+        process.alive, process.holding, process.agents = False, {}, set()
+        process.seen = replace(self._sighting(process), alive=False, outcome=outcome)
 
-    def _said(self, process: Process) -> Seen:
+    def _sighting(self, process: Process) -> Seen:
         return Seen(
             alive=process.alive,
-            workers=dict(process.held),
+            workers=dict(process.holding),
             agents=frozenset(process.agents),
             step=int(process.step) if process.first_step is not None else 0,
             steps=process.steps if process.first_step is not None else None,
@@ -212,21 +212,21 @@ class QuietCluster:
             self.decide()
 
     def _go_on(self, id: str, process: Process, seconds: float) -> None:
-        if not process.stubborn and process.held != process.wanted:
-            process.held = {n: k for n, k in process.wanted.items() if n not in self.gone}
+        if not process.stubborn and process.holding != process.goal:
+            process.holding = {n: k for n, k in process.goal.items() if n not in self.lost_nodes}
             process.reached = None
-            if not process.wanted:
+            if not process.goal:
                 self._end(process, "suspended")
                 return
-        workers = sum(process.held.values())
+        workers = sum(process.holding.values())
         if not workers:
             return
         job = _decode(self.disk[id])
         rate = workers ** SPEEDS[job.submission.fingerprint]
-        made = rate * seconds
-        process.step += made
-        if made >= 1.0 and not job.submission.opaque:
-            for _ in range(min(6, int(made))):
+        steps_made = rate * seconds
+        process.step += steps_made
+        if steps_made >= 1.0 and not job.submission.opaque:
+            for _ in range(min(6, int(steps_made))):
                 process.measured.add(workers, 1.0 / rate)
             process.first_step = process.first_step or self.now
             if process.reached is None:
@@ -238,18 +238,18 @@ class QuietCluster:
         seen = {}
         for job in self.jobs.to_look_at():
             process = self.processes[job.id]
-            seen[job.id] = self._said(process) if process.alive else process.seen
+            seen[job.id] = self._sighting(process) if process.alive else process.seen
         names = [node.id for node in self.spec.cluster.nodes]
         nodes = {
-            name: NodeSeen(up=not gone, gone=gone, lost=gone, kind=KIND)
+            name: NodeSeen(up=not is_gone, gone=is_gone, lost=is_gone, kind=KIND)
             for name in names
-            for gone in (name in self.gone,)
+            for is_gone in (name in self.lost_nodes,)
         }
         for name, devices in self.joined.items():
             nodes[name] = NodeSeen(
-                up=name not in self.gone,
-                gone=name in self.gone,
-                lost=name in self.gone,
+                up=name not in self.lost_nodes,
+                gone=name in self.lost_nodes,
+                lost=name in self.lost_nodes,
                 brings=Node(id=name, devices=devices, kind="" if name == "j0" else "k"),
                 leaving=name in self.leaving,
                 kind=KIND if name == "j0" else OTHER_KIND,
@@ -262,44 +262,44 @@ class QuietCluster:
         decision = decide(snapshot, "brim", left_by="brim")
         self.memory = decision.memory
         self.wake = math.inf if decision.wake is None else decision.wake
-        if self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
+        if self.deferred is not None:
+            deferred, self.deferred = self.deferred, None
+            deferred()
         self.handle(Decided(decision))
         self.look()
 
     # Deeds ----------------------------------------------------------------------------------------
 
-    def do(self, deed: Deed) -> None:
+    def perform(self, deed: Deed) -> None:
         """Do something now, or while the next decision is made, and let some time pass."""
-        kind, (which, how, late) = deed
+        kind, (target, choice, late) = deed
         if kind == "wait":
-            for _ in range(which + 1):
-                self.pass_by(1.0 + how)
+            for _ in range(target + 1):
+                self.pass_by(1.0 + choice)
             return
 
         def act() -> None:
-            getattr(self, f"_{kind}")(which, how)
+            getattr(self, f"_{kind}")(target, choice)
 
-        if late % 4 == 3 and self.meanwhile is None and kind != "revive":
-            self.meanwhile = act
+        if late % 4 == 3 and self.deferred is None and kind != "revive":
+            self.deferred = act
         else:
             act()
         for _ in range(late % 3):
             self.pass_by(0.5 + late / 4.0)
 
-    def _some(self, which: int) -> ScheduledJob | None:
+    def _pick(self, target: int) -> ScheduledJob | None:
         jobs = list(self.jobs.jobs.values())
-        return jobs[which % len(jobs)] if jobs else None
+        return jobs[target % len(jobs)] if jobs else None
 
-    def _range(self, which: int, how: int) -> WorkerRange:
-        minimum = min(1 + which % 4, self.jobs.present.capacity)
-        return WorkerRange(minimum=max(1, minimum), maximum=max(1, minimum) + how % 4)
+    def _range(self, target: int, choice: int) -> WorkerRange:
+        minimum = min(1 + target % 4, self.jobs.present.capacity)
+        return WorkerRange(minimum=max(1, minimum), maximum=max(1, minimum) + choice % 4)
 
-    def _submit(self, which: int, how: int) -> None:
+    def _submit(self, target: int, choice: int) -> None:
         if len(self.jobs.jobs) >= MOST_JOBS:
             return
-        rng = random.Random(1000 * which + how)
+        rng = random.Random(1000 * target + choice)
         workers = self._range(rng.randrange(8), rng.choice((0, 1, 3)))
         restart = rng.random() < 0.15
         if restart:
@@ -351,88 +351,88 @@ class QuietCluster:
             return Conditions(array="job-1", index=self.numbers, limit=2)
         return Conditions()
 
-    def _resize(self, which: int, how: int) -> None:
-        job = self._some(which)
+    def _resize(self, target: int, choice: int) -> None:
+        job = self._pick(target)
         if job is not None:
-            workers = self._range(how, how // 4)
+            workers = self._range(choice, choice // 4)
             if job.submission.spec.is_restarted:
                 workers = WorkerRange(minimum=workers.minimum, maximum=workers.minimum * 2)
             self.handle(RangeChanged(job.id, workers))
 
-    def _scale(self, which: int, how: int) -> None:
+    def _scale(self, target: int, choice: int) -> None:
         """The load of a service changes."""
         services = [job for job in self.jobs.jobs.values() if job.submission.spec.service]
         if services:
-            job = services[which % len(services)]
-            workers = WorkerRange(minimum=1, maximum=1 + how % 4)
+            job = services[target % len(services)]
+            workers = WorkerRange(minimum=1, maximum=1 + choice % 4)
             self.handle(RangeChanged(job.id, workers, scaled=True))
 
-    def _wish(self, which: int, wish: Happening) -> None:
-        job = self._some(which)
+    def _wish(self, target: int, wish: Happening) -> None:
+        job = self._pick(target)
         if job is not None:
             self.handle(Wished(job.id, wish))
 
-    def _hold(self, which: int, how: int) -> None:
-        self._wish(which, Happening.HOLD)
+    def _hold(self, target: int, choice: int) -> None:
+        self._wish(target, Happening.HOLD)
 
-    def _release(self, which: int, how: int) -> None:
-        held = [k for k, job in enumerate(self.jobs.jobs.values()) if not job.life.may_run]
-        self._wish(held[how % len(held)] if held else which, Happening.RELEASE)
+    def _release(self, target: int, choice: int) -> None:
+        holding = [k for k, job in enumerate(self.jobs.jobs.values()) if not job.life.may_run]
+        self._wish(holding[choice % len(holding)] if holding else target, Happening.RELEASE)
 
-    def _cancel(self, which: int, how: int) -> None:
-        self._wish(which, Happening.CANCEL)
+    def _cancel(self, target: int, choice: int) -> None:
+        self._wish(target, Happening.CANCEL)
 
     def _describe(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self.handle(Described(spec))
 
-    def _name(self, which: int) -> str:
+    def _name(self, target: int) -> str:
         names = [*(node.id for node in self.spec.cluster.nodes), *self.joined]
-        return names[which % len(names)]
+        return names[target % len(names)]
 
-    def _drain(self, which: int, how: int) -> None:
-        self._describe(replace(self.spec, drained=self.spec.drained ^ {self._name(which)}))
+    def _drain(self, target: int, choice: int) -> None:
+        self._describe(replace(self.spec, drained=self.spec.drained ^ {self._name(target)}))
 
-    def _lose(self, which: int, how: int) -> None:
-        name = self._name(which)
-        if name in self.gone:
-            self.gone.discard(name)
+    def _lose(self, target: int, choice: int) -> None:
+        name = self._name(target)
+        if name in self.lost_nodes:
+            self.lost_nodes.discard(name)
             return
-        self.gone.add(name)
+        self.lost_nodes.add(name)
         for process in self.processes.values():
             if process.alive and process.home == name:
                 self._end(process)
-            process.held.pop(name, None)
+            process.holding.pop(name, None)
             process.agents.discard(name)
 
-    def _die(self, which: int, how: int) -> None:
-        job = self._some(which)
+    def _die(self, target: int, choice: int) -> None:
+        job = self._pick(target)
         if job is not None and self.processes[job.id].alive:
             process = self.processes[job.id]
-            self._end(process, "failed" if how % 2 else "")
-            if how % 4 == 1:
+            self._end(process, "failed" if choice % 2 else "")
+            if choice % 4 == 1:
                 process.seen = replace(process.seen, who="user", problem="a bug")
 
-    def _join(self, which: int, how: int) -> None:
-        name = f"j{which % 2}"
+    def _join(self, target: int, choice: int) -> None:
+        name = f"j{target % 2}"
         if name in self.joined and name not in self.leaving:
             self.leaving.add(name)
         else:
             self.leaving.discard(name)
-            self.joined[name] = 1 + how % 3
+            self.joined[name] = 1 + choice % 3
 
-    def _apply(self, which: int, how: int) -> None:
-        rng = random.Random(1000 * which + how)
+    def _apply(self, target: int, choice: int) -> None:
+        rng = random.Random(1000 * target + choice)
         cluster = self.spec.cluster
         if rng.random() < 0.5:
             cluster = Cluster(
                 nodes=tuple(replace(node, devices=rng.randint(1, 3)) for node in cluster.nodes)
             )
-        left, tenants = cluster.devices, []
+        unowned, tenants = cluster.devices, []
         for id in TENANTS if rng.random() < 0.8 else ():
             if rng.random() < 0.75:
-                guaranteed = rng.randint(0, min(3, left))
-                left -= guaranteed
+                guaranteed = rng.randint(0, min(3, unowned))
+                unowned -= guaranteed
                 tenants.append(
                     Tenant(
                         id=id,
@@ -443,26 +443,26 @@ class QuietCluster:
                         cohort=rng.choice(("default", "default", "other")),
                     )
                 )
-        headroom = 1 if rng.random() < 0.15 and left and cluster.devices > 1 else 0
+        headroom = 1 if rng.random() < 0.15 and unowned and cluster.devices > 1 else 0
         spec = replace(self.spec, cluster=cluster, tenants=tuple(tenants), headroom=headroom)
         self._describe(spec)
 
-    def _stubborn(self, which: int, how: int) -> None:
-        job = self._some(which)
+    def _stubborn(self, target: int, choice: int) -> None:
+        job = self._pick(target)
         if job is not None:
             process = self.processes[job.id]
-            process.stubborn, process.deaf = not process.stubborn, bool(how % 2)
+            process.stubborn, process.deaf = not process.stubborn, bool(choice % 2)
 
-    def _revive(self, which: int, how: int) -> None:
+    def _revive(self, target: int, choice: int) -> None:
         self.revive()
 
     # Rest -----------------------------------------------------------------------------------------
 
     def come_to_rest(self) -> None:
         """Let all nodes be back and everybody be quiet, until nothing changes any more."""
-        if self.meanwhile is not None:
+        if self.deferred is not None:
             self.decide()
-        self.gone.clear()
+        self.lost_nodes.clear()
         self.leaving.clear()
         for process in self.processes.values():
             process.stubborn = process.deaf = False
@@ -473,13 +473,13 @@ class QuietCluster:
         for _ in range(10):
             self.pass_by(8.0)
         self.now = max([self.now, *deadlines])  # a plan may let a job wait for its time
-        plans, same = self.shares(), 0
+        plans, repeats = self.shares(), 0
         for _ in range(MOST_TO_SETTLE + CALM):
             self.pass_by(15.0)
             current = self.shares()
-            same = same + 1 if current == plans else 0
+            repeats = repeats + 1 if current == plans else 0
             plans = current
-            if same == CALM:
+            if repeats == CALM:
                 return
         raise AssertionError(f"no end of changes: {self.words()}")
 
@@ -487,103 +487,103 @@ class QuietCluster:
         return {job.id: dict(job.allocation.plan) for job in self.jobs.jobs.values()}
 
     def check(self) -> None:
-        """What holds once a cluster has come to rest."""
-        cluster = self.jobs.present
-        held = {tenant.id: 0 for tenant in cluster.tenants}
-        on_nodes: dict[str, int] = {}
+        """What holds once a cluster has come to rest.
+
+        Not checked, since it is meant so: among jobs of one priority of a tenant some may wait for
+        ever where others make better use of devices, and what a tenant could use and does not want
+        is lent to others only where a whole job needs it to run at all.
+        """
+        holding = {tenant.id: 0 for tenant in self.spec.tenants}
+        on_nodes = {node.id: 0 for node in self.jobs.present.cluster.nodes}
         for job in self.jobs.jobs.values():
-            process, workers = self.processes[job.id], job.submission.spec.workers
-            plan, told = job.allocation.plan, job.allocation.told
-            assert plan == told, f"{job.id} has {told}, its plan {plan}: {self.words()}"
-            assert process.alive == job.running == bool(plan), f"{job.id}: {self.words()}"
-            assert process.held == told, f"{job.id} holds {process.held}: {self.words()}"
-            assert not plan or workers.minimum <= job.target <= workers.maximum, (
-                f"{job.id} has {job.target} of {workers}: {self.words()}"
-            )
+            self._check_workers(job)
             tenant = job.submission.tenant
-            held[tenant] = held.get(tenant, 0) + job.target
-            for node, count in told.items():
-                on_nodes[node] = on_nodes.get(node, 0) + count
-        for node in cluster.cluster.nodes:
-            assert on_nodes.get(node.id, 0) <= node.devices, f"{node.id}: {self.words()}"
-        free = cluster.capacity - sum(held.values())
-        assert free >= 0, self.words()
-        rights = self._rights(held, free)
+            holding[tenant] = holding.get(tenant, 0) + job.target
+            for node, count in job.allocation.told.items():
+                on_nodes[node] += count
+        free = {n.id: n.devices - on_nodes[n.id] for n in self.jobs.present.cluster.nodes}
+        idle = self.jobs.present.capacity - sum(holding.values())
+        assert min(idle, *free.values()) >= 0, self.words()
+        rights = self._rights(holding, idle)
         waiting = [job for job in self.jobs.jobs.values() if self._waits(job)]
         for job in waiting:
-            fewest, tenant = job.submission.spec.workers.minimum, job.submission.tenant
-            usable, own = rights[tenant]
-            lower = sum(
-                other.target - kept
-                for other in self.jobs.jobs.values()
-                if other.running
-                and other.submission.tenant == tenant
-                and other.submission.priority < job.submission.priority
-                for kept in (
-                    other.submission.spec.workers.minimum
-                    if other.submission.priority is Priority.PRESERVED
-                    else 0,
-                )
-            )
-            fits = fewest <= usable + lower or fewest <= own
-            if job.submission.spec.exact:
-                fits = fewest <= min(usable, self._free_of_a_kind(job, on_nodes))
-            assert not fits, (
-                f"{job.id} needs {fewest} and waits where {usable} are free, {lower} below it, "
-                f"{own} its tenant's: {self.words()}"
-            )
-        if waiting or len({job.submission.tenant for job in self.jobs.jobs.values()}) > 1:
-            return  # what others could use, and do not want, is lent to whole jobs alone
-        for job in self.jobs.jobs.values():
-            state = self.jobs.state(job, self.now)
-            usable, _ = rights[job.submission.tenant]
-            if job.submission.spec.exact:
-                usable = min(usable, self._free_of_a_kind(job, on_nodes))
-            best = state.job.curve.best
-            goal = min(state.job.ceiling, job.target + usable)
-            assert not job.running or best[goal] < 1.2 * best[job.target], (
-                f"{job.id} has {job.target}, and {usable} more are free: {self.words()}"
-            )
+            self._check_wait(job, *rights[job.submission.tenant], free)
+        if not waiting and len({job.submission.tenant for job in self.jobs.jobs.values()}) == 1:
+            for job in self.jobs.jobs.values():
+                self._check_growth(job, rights[job.submission.tenant][0], free)
+
+    def _check_workers(self, job: ScheduledJob) -> None:
+        """A job has what it was given, and that is as much as its owner allows."""
+        process, workers = self.processes[job.id], job.submission.spec.workers
+        plan, request = job.allocation.plan, job.allocation.told
+        assert plan == request == process.holding, f"{job.id} has {process.holding}: {self.words()}"
+        assert process.alive == job.running == bool(plan), f"{job.id}: {self.words()}"
+        assert not plan or workers.minimum <= job.target <= workers.maximum, (
+            f"{job.id} has {job.target} of {workers}: {self.words()}"
+        )
+
+    def _check_wait(
+        self, job: ScheduledJob, usable: int, owner: int, free: Mapping[str, int]
+    ) -> None:
+        """No devices are free for a job that waits, nor had by lower priorities, or by borrowers."""
+        fewest, lower = job.submission.spec.workers.minimum, 0
+        for peer in self.jobs.jobs.values():
+            rival = peer.submission
+            if rival.tenant == job.submission.tenant and rival.priority < job.submission.priority:
+                lower += peer.target
+                if peer.running and rival.priority is Priority.PRESERVED:
+                    lower -= rival.spec.workers.minimum
+        fits = fewest <= max(usable + lower, owner)
+        if job.submission.spec.exact:
+            fits = fewest <= min(usable, self._free_of_a_kind(job, free))
+        assert not fits, (
+            f"{job.id} needs {fewest} and waits where {usable} are free, {lower} below it, "
+            f"{owner} its tenant's: {self.words()}"
+        )
+
+    def _check_growth(self, job: ScheduledJob, usable: int, free: Mapping[str, int]) -> None:
+        """A job that more workers would make much faster has them, where they are free."""
+        state = self.jobs.state(job, self.now)
+        if job.submission.spec.exact:
+            usable = min(usable, self._free_of_a_kind(job, free))
+        best, goal = state.job.curve.best, min(state.job.ceiling, job.target + usable)
+        assert not job.running or best[goal] < 1.2 * best[job.target], (
+            f"{job.id} has {job.target}, and {usable} more are free: {self.words()}"
+        )
 
     def _waits(self, job: ScheduledJob) -> bool:
         ready = list_ready(self.jobs.jobs, self.jobs._arrays, self.now)
         return job in ready and job.life.may_run and not job.running
 
-    def _rights(self, held: Mapping[str, int], free: int) -> dict[str, tuple[int, int]]:
+    def _rights(self, holding: Mapping[str, int], free: int) -> dict[str, tuple[int, int]]:
         """Return free devices that each tenant may use, and what is left of its guarantee."""
         cluster = self.jobs.present
         owned = sum(tenant.guaranteed for tenant in cluster.tenants)
         scale = min(1.0, cluster.capacity / owned) if owned else 1.0
         owners = {tenant.id: tenant for tenant in cluster.tenants}
         found = {}
-        for id in {*owners, *held}:
-            own = owners.get(id) or Tenant(id=id)
-            kept = 0  # for others, whatever they use
-            for other in cluster.tenants:
-                if other.id != id:
-                    right = other.exclusive if other.cohort == own.cohort else other.guaranteed
-                    kept += max(0, int(right * scale) - held[other.id])
-            usable = free - kept
-            if own.limit is not None:
-                usable = min(usable, own.limit - held.get(id, 0))
-            found[id] = max(0, usable), int(own.guaranteed * scale) - held.get(id, 0)
+        for id in {*owners, *holding}:
+            owner = owners.get(id) or Tenant(id=id)
+            reserve = 0  # for others, whatever they use
+            for peer in cluster.tenants:
+                if peer.id != id:
+                    right = peer.exclusive if peer.cohort == owner.cohort else peer.guaranteed
+                    reserve += max(0, int(right * scale) - holding[peer.id])
+            usable = free - reserve
+            if owner.limit is not None:
+                usable = min(usable, owner.limit - holding.get(id, 0))
+            found[id] = max(0, usable), int(owner.guaranteed * scale) - holding.get(id, 0)
         return found
 
-    def _free_of_a_kind(self, job: ScheduledJob, on_nodes: Mapping[str, int]) -> int:
-        """Return the free devices of the kind that has most, of those that a job may be on."""
-        kinds = self.jobs._kinds_for([job]).get(job.id)
-        free: dict[str, int] = {}
-        for node in self.jobs.present.cluster.nodes:
-            if (kinds is None or node.kind in kinds) and (
-                not job.running or node.kind in self._kinds_of(job)
-            ):
-                count = node.devices - on_nodes.get(node.id, 0)
-                free[node.kind] = free.get(node.kind, 0) + count
-        return max(free.values(), default=0)
-
-    def _kinds_of(self, job: ScheduledJob) -> set[str]:
+    def _free_of_a_kind(self, job: ScheduledJob, free: Mapping[str, int]) -> int:
+        """Return the free devices of the kind that has most, of those that an exact job may be on."""
+        kinds, found = self.jobs._kinds_for([job]).get(job.id), Counter[str]()
         nodes = self.jobs.present.cluster.nodes
-        return {node.kind for node in nodes if node.id in job.allocation.told}
+        owner = {node.kind for node in nodes if node.id in job.allocation.told}
+        for node in nodes:
+            if (kinds is None or node.kind in kinds) and (not owner or node.kind in owner):
+                found[node.kind] += free[node.id]
+        return max(found.values(), default=0)
 
     def words(self) -> str:
         lines = [str(self.spec.tenants), str(self.jobs.present.cluster)]
@@ -631,7 +631,7 @@ def run(devices: Sequence[int], deeds: Sequence[Deed]) -> QuietCluster:
     """Do all of them, and check that the cluster comes to rest as it should."""
     cluster = QuietCluster(devices)
     for deed in deeds:
-        cluster.do(deed)
+        cluster.perform(deed)
     cluster.come_to_rest()
     cluster.check()
     return cluster
@@ -651,9 +651,9 @@ def shortest(devices: tuple[int, ...], deeds: list[Deed]) -> tuple[tuple[int, ..
     while size:
         start = 0
         while start < len(deeds):
-            fewer = deeds[:start] + deeds[start + size :]
-            if _problem(devices, fewer):
-                deeds = fewer
+            shorter = deeds[:start] + deeds[start + size :]
+            if _problem(devices, shorter):
+                deeds = shorter
             else:
                 start += size
         size //= 2

@@ -16,7 +16,7 @@ def test_no_job_waits_beside_free_devices() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         for job in cluster.jobs.jobs.values():
             found["running" if job.running else "held" if not job.life.may_run else "waiting"] += 1
-    assert all(found[each] > SEEDS // 5 for each in ("running", "held", "waiting")), found
+    assert all(found[state] > SEEDS // 5 for state in ("running", "held", "waiting")), found
 
 
 def test_more_workers_may_be_needed_while_measured() -> None:

@@ -131,7 +131,8 @@ def _lend_idle(
     Jobs of two tenants could else wait for each other for ever, where each needs more workers at
     once than its tenant may have. Jobs of lower priority of its own tenant give way to it as ever.
     Jobs that run come first, so nothing changes from one cycle to the next, then the one submitted
-    first. A promise never counts on these loans.
+    first. A promise never counts on these loans. Jobs keep what they hold beyond that while nobody
+    can use it: a loan with which a gang runs would else end as soon as it does, and begin again.
 
     Args:
         allow: `allowances` of these tenants, which wants their demand.
@@ -165,6 +166,14 @@ def _lend_idle(
             workers, used = _used(snapshot, parts, {**allowed, **lent})
             giving = _giving(snapshot, workers)
             offers.clear()
+    for name, held in _by_owner(snapshot.jobs, lambda state: state.workers).items():
+        idle = snapshot.capacity - sum(used.values())
+        if idle and name not in lent and held > max(allowed[name], used[name]):
+            offer = min(allow(demand={**used, name: held})[name], used[name] + idle)
+            if offer > allowed[name]:
+                lent[name] = offer
+                parts[name] = ask(owners[name], offer)
+                workers, used = _used(snapshot, parts, {**allowed, **lent})
     return lent
 
 
@@ -357,12 +366,22 @@ def _settled(
             continue
         settled = give_back(holdings, limit)
         spare = limit - sum(settled.values())
-        for state in sorted(states, key=lambda s: (-s.job.priority, s.job.id)):
+        in_order = sorted(states, key=lambda s: (-s.job.priority, s.job.id))
+        for state in in_order:
             name, granted = state.job.id, settled.get(state.job.id, 0)
-            extra = min(wished.get(name, 0) - granted, spare)
-            if extra > 0 and granted + extra >= state.job.minimum:
-                settled[name] = granted + extra
-                spare -= extra
+            wish = wished.get(name, 0)
+            count = granted + max(0, min(wish - granted, spare))
+            if count < wish:
+                count = _of_use(state, count, needed)
+            if granted or count >= max(1, state.job.minimum):
+                settled[name] = count
+                spare += granted - count
+        for state in in_order:
+            name, granted = state.job.id, settled.get(state.job.id, 0)
+            if granted and name not in needed:  # who keeps what nobody else has use for
+                kept = max(0, min(state.workers - granted, spare))
+                settled[name] = granted + kept
+                spare -= kept
             workers[name] = settled.get(name, 0)
     return {job: count for job, count in workers.items() if count}
 
@@ -389,6 +408,12 @@ def _reclaimed(
         if count:
             holdings.append(_holding(state, count, needed))
     return holdings
+
+
+def _of_use(state: JobState, count: int, needed: Mapping[str, int]) -> int:
+    """Return the fewest workers with which a job is as fast as with so many."""
+    best, fewest = state.job.curve.best, _floor(state, needed)
+    return next((n for n in range(fewest, count) if best[n] >= best[count]), count)
 
 
 def _floor(state: JobState, needed: Mapping[str, int]) -> int:
