@@ -158,6 +158,24 @@ def test_a_raised_minimum_is_granted() -> None:
     assert brim(replace(snapshot_held, capacity=3)).workers.get("a", 0) == 0
 
 
+def test_plans_with_more_workers_than_allowed_end() -> None:
+    """The owner allows fewer workers, and the cluster has lost a node, so that the last plan goes on."""
+    curve = ScalingCurve.linear(rate=1.0, maximum=4)
+    job = Job(id="a", submitted=0.0, work=900.0, curve=curve, deadline=100.0, maximum=4)
+    promise = {"a": Promise(pieces=(Piece(0.0, 90.0, 10),), spare=1.0)}
+    jobs = (JobState(job, 900.0, workers=4, standing=Standing.ADMITTED),)
+    for work in (900.0, 300.0):
+        snapshot = replace(
+            _snapshot(job),
+            jobs=(jobs[0]._replace(remaining=work),),
+            arrived=(),
+            capacity=4,
+            overheads=Overheads(name="doubtful", doubt=1000.0),
+            memory=Remembered(plans=promise, devices=16),
+        )
+        assert brim(snapshot).workers == {"a": 4}
+
+
 def test_promises_have_margins_for_doubt() -> None:
     job = Job(
         id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=110.0

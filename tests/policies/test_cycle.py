@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim.domain.cluster import Cluster
-from brim.domain.measuring import curve_of_service
+from brim.domain.measuring import curve_of, curve_of_service
 from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, JobState, Reason, Snapshot, Standing
@@ -247,6 +247,51 @@ def test_unusable_shares_are_lent_to_whole_jobs() -> None:
     exclusive = tuple(msgspec.structs.replace(owner, exclusive=8) for owner in OWNERS)
     decision = cycle(_snapshot(_state(large), waits, tenants=exclusive), brim)
     assert dict(decision.workers) == {}, "what is exclusive is never lent"
+
+
+def test_unusable_shares_are_lent_to_higher_priorities() -> None:
+    """A job is not worse off for those of lower priority that its own tenant has."""
+    tenants = (Tenant(id="a"), Tenant(id="b"))
+    waits = _state(_job("b1", "b", minimum=20))  # takes nothing, and never can
+    high = replace(_job("a1", minimum=12, priority=Priority.PRESERVED), maximum=12)
+    alone = cycle(_snapshot(_state(high), waits, tenants=tenants), brim)
+    assert dict(alone.workers) == {"a1": 12}
+    low = _state(_job("a2"), 8)
+    for workers in (0, 12):
+        snapshot = _snapshot(_state(high, workers), low, waits, tenants=tenants)
+        assert cycle(snapshot, brim).workers["a1"] == 12
+        low = _state(_job("a2"))
+
+
+def test_jobs_keep_what_others_cannot_use() -> None:
+    gang = replace(_job("a1", minimum=4, priority=Priority.PRESERVED), maximum=4)
+    late = replace(
+        _job("a2", priority=Priority.PRESERVED), minimum=2, maximum=6, submitted=0.0, deadline=500.0
+    )
+    online = replace(_job("b1", "b", minimum=4, priority=Priority.ONLINE), maximum=4)
+    waits = _state(_job("b2", "b", minimum=6))
+    tenants = (Tenant(id="a"), Tenant(id="b"))
+    for held in (6, 4):  # with its gang and 6 a tenant has more than its share, which is 8
+        states = [
+            _state(gang, 4),
+            _state(late, held)._replace(standing=Standing.ADMITTED),
+            _state(online, 4),
+            waits,
+        ]
+        decision = cycle(_snapshot(*states, tenants=tenants), brim)
+        assert dict(decision.workers) == {"a1": 4, "a2": 6, "b1": 4}
+
+
+def test_no_job_gives_useless_workers() -> None:
+    steps = curve_of({8: 10.0, 16: 20.0}, parts=16, minimum=8, maximum=16)
+    coarse = replace(
+        _job("a1", minimum=8, priority=Priority.PRESERVED), curve=steps, maximum=16, work=1e4
+    )
+    fine = _job("a2", minimum=4, priority=Priority.PRESERVED)
+    waits = _state(_job("a3", minimum=16))
+    states = _state(coarse, 8), _state(fine, 8), waits
+    decision = cycle(_snapshot(*states, tenants=()), brim)
+    assert dict(decision.workers) == {"a1": 8, "a2": 8}
 
 
 def test_every_job_has_a_reason() -> None:

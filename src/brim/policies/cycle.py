@@ -129,8 +129,10 @@ def _lend_idle(
     """Lend unusable allowances of tenants to others, where a job needs them to run at all.
 
     Jobs of two tenants could else wait for each other for ever, where each needs more workers at
-    once than its tenant may have. Jobs that run come first, so nothing changes from one cycle to
-    the next, then the one submitted first. A promise never counts on these loans.
+    once than its tenant may have. Jobs of lower priority of its own tenant give way to it as ever.
+    Jobs that run come first, so nothing changes from one cycle to the next, then the one submitted
+    first. A promise never counts on these loans. Jobs keep what they hold beyond that while nobody
+    can use it: a loan with which a gang runs would else end as soon as it does, and begin again.
 
     Args:
         allow: `allowances` of these tenants, which wants their demand.
@@ -142,26 +144,49 @@ def _lend_idle(
     owners = {tenant.id: tenant for tenant in _tenants(snapshot)}
     lent: dict[str, int] = {}
     workers, used = _used(snapshot, parts, allowed)
+    giving = _giving(snapshot, workers)
     offers: dict[str, int] = {}
     for state in sorted(snapshot.jobs, key=lambda s: (not s.workers, s.job.submitted, s.job.id)):
         name, fewest = state.job.tenant, state.job.minimum
         idle = snapshot.capacity - sum(used.values())
+        below = sum(n for rank, n in giving[name].items() if rank < state.job.priority)
         if (
             name in lent
             or workers.get(state.job.id)
-            or not allowed[name] - used[name] < fewest <= idle
+            or not allowed[name] - used[name] < fewest <= idle + below
         ):
             continue
         if name not in offers:
             others = {**used, name: wishes[name]}
             offer = allow(demand=others)[name]
             offers[name] = min(offer, used[name] + idle)
-        if fewest <= offers[name] - used[name]:
+        if fewest <= offers[name] - used[name] + below:
             lent[name] = offers[name]
             parts[name] = ask(owners[name], lent[name])
             workers, used = _used(snapshot, parts, {**allowed, **lent})
+            giving = _giving(snapshot, workers)
             offers.clear()
+    for name, held in _by_owner(snapshot.jobs, lambda state: state.workers).items():
+        idle = snapshot.capacity - sum(used.values())
+        if idle and name not in lent and held > max(allowed[name], used[name]):
+            offer = min(allow(demand={**used, name: held})[name], used[name] + idle)
+            if offer > allowed[name]:
+                lent[name] = offer
+                parts[name] = ask(owners[name], offer)
+                workers, used = _used(snapshot, parts, {**allowed, **lent})
     return lent
+
+
+def _giving(snapshot: Snapshot, workers: Mapping[str, int]) -> dict[str, dict[int, int]]:
+    """Return the devices that jobs give to higher priorities of their tenant, by both."""
+    found: dict[str, dict[int, int]] = {}
+    for state in snapshot.jobs:
+        job, kept = state.job, 0
+        if state.workers and job.priority is Priority.PRESERVED:
+            kept = job.minimum
+        given = found.setdefault(job.tenant, {})
+        given[job.priority] = given.get(job.priority, 0) + max(0, workers.get(job.id, 0) - kept)
+    return found
 
 
 def _used(
@@ -341,12 +366,22 @@ def _settled(
             continue
         settled = give_back(holdings, limit)
         spare = limit - sum(settled.values())
-        for state in sorted(states, key=lambda s: (-s.job.priority, s.job.id)):
+        in_order = sorted(states, key=lambda s: (-s.job.priority, s.job.id))
+        for state in in_order:
             name, granted = state.job.id, settled.get(state.job.id, 0)
-            extra = min(wished.get(name, 0) - granted, spare)
-            if extra > 0 and granted + extra >= state.job.minimum:
-                settled[name] = granted + extra
-                spare -= extra
+            wish = wished.get(name, 0)
+            count = granted + max(0, min(wish - granted, spare))
+            if count < wish:
+                count = _of_use(state, count, needed)
+            if granted or count >= max(1, state.job.minimum):
+                settled[name] = count
+                spare += granted - count
+        for state in in_order:
+            name, granted = state.job.id, settled.get(state.job.id, 0)
+            if granted and name not in needed:  # who keeps what nobody else has use for
+                kept = max(0, min(state.workers - granted, spare))
+                settled[name] = granted + kept
+                spare -= kept
             workers[name] = settled.get(name, 0)
     return {job: count for job, count in workers.items() if count}
 
@@ -373,6 +408,12 @@ def _reclaimed(
         if count:
             holdings.append(_holding(state, count, needed))
     return holdings
+
+
+def _of_use(state: JobState, count: int, needed: Mapping[str, int]) -> int:
+    """Return the fewest workers with which a job is as fast as with so many."""
+    best, fewest = state.job.curve.best, _floor(state, needed)
+    return next((n for n in range(fewest, count) if best[n] >= best[count]), count)
 
 
 def _floor(state: JobState, needed: Mapping[str, int]) -> int:

@@ -212,8 +212,10 @@ def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
     The last piece may be a rounding longer than it was planned.
     """
     best, remaining, busy, _, busy_workers, change, _, _, _ = need
-    fastest, last = 0.0, now
+    fastest, last, most = 0.0, now, len(best) - 1
     for start, stop, workers in pieces:  # every job's, each cycle: without calls
+        if workers > most:  # its owner allows fewer by now
+            return -math.inf
         if last < start:  # it was suspended in between
             busy_workers = 0
         last = stop
