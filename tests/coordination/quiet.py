@@ -523,9 +523,14 @@ class QuietCluster:
         )
 
     def _check_wait(
-        self, job: ScheduledJob, usable: int, owner: int, free: Mapping[str, int]
+        self, job: ScheduledJob, usable: int, unused: int, free: Mapping[str, int]
     ) -> None:
-        """No devices are free for a job that waits, nor had by lower priorities, or by borrowers."""
+        """No devices are free for a job that waits, nor had by lower priorities, or by borrowers.
+
+        Args:
+            usable: free devices that its tenant may use.
+            unused: devices of its tenant's guarantee that the tenant does not have.
+        """
         fewest, lower = job.submission.spec.workers.minimum, 0
         for peer in self.jobs.jobs.values():
             rival = peer.submission
@@ -533,12 +538,12 @@ class QuietCluster:
                 lower += peer.target
                 if peer.running and rival.priority is Priority.PRESERVED:
                     lower -= rival.spec.workers.minimum
-        fits = fewest <= max(usable + lower, owner)
+        fits = fewest <= max(usable + lower, unused)
         if job.submission.spec.exact:
             fits = fewest <= min(usable, self._free_of_a_kind(job, free))
         assert not fits, (
             f"{job.id} needs {fewest} and waits where {usable} are free, {lower} below it, "
-            f"{owner} its tenant's: {self.words()}"
+            f"{unused} of its tenant's lent: {self.words()}"
         )
 
     def _check_growth(self, job: ScheduledJob, usable: int, free: Mapping[str, int]) -> None:
@@ -579,9 +584,11 @@ class QuietCluster:
         """Return the free devices of the kind that has most, of those that an exact job may be on."""
         kinds, found = self.jobs._kinds_for([job]).get(job.id), Counter[str]()
         nodes = self.jobs.present.cluster.nodes
-        owner = {node.kind for node in nodes if node.id in job.allocation.told}
+        kinds_held = {node.kind for node in nodes if node.id in job.allocation.told}
         for node in nodes:
-            if (kinds is None or node.kind in kinds) and (not owner or node.kind in owner):
+            if (kinds is None or node.kind in kinds) and (
+                not kinds_held or node.kind in kinds_held
+            ):
                 found[node.kind] += free[node.id]
         return max(found.values(), default=0)
 

@@ -194,14 +194,6 @@ def test_the_life_of_a_job_through_the_client(served: Served) -> None:
         client.cancel("job-1")
 
 
-def test_fewest_workers_may_be_raised_while_measured(served: Served) -> None:
-    client = served.client
-    job = client.submit(ask("1:4", fingerprint="unknown")).job
-    until(lambda: client.job(job).workers == 1, "a worker, with which its speed is measured")
-    client.resize(job, WorkerRange(minimum=2, maximum=2))
-    until(lambda: client.job(job).workers == 2, "2 workers")
-
-
 def test_one_handle_serves_command_line_and_python(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

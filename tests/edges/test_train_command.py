@@ -204,6 +204,17 @@ def test_a_spec_that_the_runtime_refuses_leaves_nothing(monkeypatch: pytest.Monk
     assert list(Path("runs").iterdir()) == []
 
 
+@pytest.mark.parametrize(("most", "hint"), [(0, "ulimit -Hn"), (2, "--workers 2")])
+def test_hints_stay_within_the_hosts_limits(
+    most: int, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.runs.starting.most_workers", lambda: most)
+    result = CliRunner().invoke(cli, ["train", "flights.py", "--workers", "3"])
+    assert result.exit_code == 2
+    assert f"need at most {most}" in result.stderr
+    assert f"hint: {hint}" in result.stderr
+
+
 def test_a_silent_death_is_a_failure(train: Any) -> None:
     def dies(run: RecordedRun) -> Iterator[int | None]:
         run.begin()

@@ -236,9 +236,9 @@ def _check_room(spec: JobSpec, *, listen: str | None) -> None:
             "--workers",
             got=str(spec.workers),
             need=f"at most {most:,}: more processes or open files are not allowed on this host",
-            hint="--workers 4, or as many as the host has cores"
-            if most >= 4
-            else "ulimit -n 4096 allows more open files",
+            hint=f"--workers {min(most, 4)}, or as many as the host has cores"
+            if most
+            else "ulimit -Hn and ulimit -Hu show the limits, which an administrator can raise",
         )
     if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
         raise SpecError(
