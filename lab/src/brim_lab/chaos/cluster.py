@@ -15,6 +15,7 @@ import yaml
 
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
 from brim.errors import InternalError
 from brim.host.clock import SystemClock
 from brim.scheduler.cluster_file import cluster_spec
@@ -259,7 +260,8 @@ class _Running:
         if counts == {service.wanted} and service.wanted >= needed and answering == ready:
             return ""
         return (
-            f"{job} has {view.workers} workers, {processes} replicas, {', '.join(sorted(ready))} of "
+            f"{job} has {counted(view.workers, 'worker')}, {counted(processes, 'replica')}, "
+            f"{', '.join(sorted(ready))} of "
             f"{service.wanted} ready, {needed} needed, answers of {', '.join(sorted(answering))}"
         )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from brim.client import Client
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.quantities import counted
 from brim.domain.submission import Submission, fingerprint
 from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock
@@ -151,7 +152,7 @@ class DemoCluster:
         spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
         submission = Submission(spec=spec, fingerprint=fingerprint(spec, scale.file.read_bytes()))
         view = self.client.submit(Submit(submission=submission, name=name, bundle=bundle))
-        self._tell(f"submitted {view.job}, for {workers} workers")
+        self._tell(f"submitted {view.job}, for {counted(workers, 'worker')}")
         return view
 
     def warm_up(self, workers: int = 1) -> None:
@@ -226,7 +227,7 @@ def _standing(view: JobView) -> str:
     if not view.workers:
         return "waits"
     tenth = 10 * view.step // view.steps if view.steps else 0
-    return f"{view.workers} workers, {tenth * 10} %"
+    return f"{counted(view.workers, 'worker')}, {tenth * 10} %"
 
 
 def _course(view: JobView, origin: float) -> TrainingCourse:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from brim.domain.quantities import counted
 from brim.domain.resizing import Overheads
 from brim.errors import EnvironmentFault
 
@@ -179,7 +180,9 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
         None,
     )
     if formed is None:
-        raise EnvironmentFault(f"{course.name} never had the {workers} workers that were asked for")
+        raise EnvironmentFault(
+            f"{course.name} never had {counted(workers, 'worker')}, as was asked for"
+        )
     steps_before = course.steps_by(requested_at)
     steps_as_formed = course.steps_by(formed)
     settled = min(steps_as_formed + _SETTLED, len(course.steps))

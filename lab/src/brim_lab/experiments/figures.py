@@ -11,6 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from brim.domain.quantities import counted
 from brim_lab.experiments.beside_service import BesideService
 from brim_lab.experiments.changing_workers import ChangingWorkers
 from brim_lab.experiments.course import Workers, count_at, makespan
@@ -70,9 +71,8 @@ def changing_workers_figure(found: ChangingWorkers) -> Figure:
     for place, fixed in enumerate(found.fixed):
         steps, values = zip(*fixed.metric, strict=True)
         size, workers = 13 - 4 * place, found.scale.fixed[place]
-        lower.plot(
-            steps, values, "o", markersize=size, fillstyle="none", label=f"{workers} workers, fixed"
-        )
+        label = f"{counted(workers, 'worker')}, fixed"
+        lower.plot(steps, values, "o", markersize=size, fillstyle="none", label=label)
     steps, values = zip(*course.metric, strict=True)
     lower.plot(steps, values, "k.-", linewidth=0.8, label="elastic")
     lower.set(xlabel="step", ylabel="AUC of the test split")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from brim.backends.watching import RunWatch
 from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault
 from brim_lab.experiments.cluster import DemoCluster, Tell
 from brim_lab.experiments.course import Request, overheads_of
@@ -60,5 +61,7 @@ def _until_measured(cluster: DemoCluster, watch: RunWatch, size: int) -> None:
             return
         if cluster.wall() > end or watch.failed or watch.summary:
             detail = watch.failed.message if watch.failed else f"step {watch.step} of {watch.steps}"
-            raise EnvironmentFault(f"the job was not measured on {size} workers: {detail}")
+            raise EnvironmentFault(
+                f"the job was not measured on {counted(size, 'worker')}: {detail}"
+            )
         time.sleep(_POLL_INTERVAL)

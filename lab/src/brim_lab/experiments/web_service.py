@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
 from brim.domain.services import ReplicaRule, ReplicaScale, rescaled, stay_of
 from brim.errors import EnvironmentFault
 from brim.runs.services import service_request
@@ -175,7 +176,8 @@ def beside_web_service(scale: Scale, day: Day, folder: Path, tell: Tell) -> WebS
         following = _day(cluster, service, job, replace(day, seed=day.seed + 1), follower.look)
         _end(cluster, job)
         _end(cluster, service)
-        tell(f"the next day: {most} replicas and {scale.slots - most} workers, fixed")
+        replicas, workers = counted(most, "replica"), counted(scale.slots - most, "worker")
+        tell(f"the next day: {replicas} and {workers}, fixed")
         service = _serve(cluster, folder, str(most), day)
         count = scale.slots - most
         job = _begin(cluster, "fixed", WorkerRange(minimum=count, maximum=count))
