@@ -196,10 +196,8 @@ def _used(
     flat = [part for tenant_parts in parts.values() for part in tenant_parts]
     wished = {job: count for _, part in flat for job, count in part.workers.items() if count}
     workers = _settled(snapshot, flat, wished, allowed)
-    used = dict.fromkeys(parts, 0)
-    for state in snapshot.jobs:
-        used[state.job.tenant] += workers.get(state.job.id, 0)
-    return workers, used
+    of_jobs = _by_owner(snapshot.jobs, lambda state: workers.get(state.job.id, 0))
+    return workers, dict.fromkeys(parts, 0) | of_jobs
 
 
 def _tenants(snapshot: Snapshot) -> list[Tenant]:
@@ -438,19 +436,16 @@ class _Books:
     ) -> None:
         self.snapshot, self.allowed = snapshot, allowed
         self.owners = {tenant.id: tenant for tenant in snapshot.tenants}
-        self.held: dict[str, int] = {}
-        totals: dict[str, int] = {}
-        ranks: dict[tuple[str, int], int] = {}
-        for state in snapshot.jobs:
-            tenant, count = state.job.tenant, workers.get(state.job.id, 0)
-            self.held[tenant] = self.held.get(tenant, 0) + state.workers
-            totals[tenant] = totals.get(tenant, 0) + count
-            rank = tenant, int(state.job.priority)
-            ranks[rank] = ranks.get(rank, 0) + count - state.workers
+        self.held = _by_owner(snapshot.jobs, lambda state: state.workers)
+        totals = _by_owner(snapshot.jobs, lambda state: workers.get(state.job.id, 0))
         self.gains = {
             name: totals[name] - before_count for name, before_count in sorted(self.held.items())
         }
-        self.ranks = ranks
+        self.ranks: dict[tuple[str, int], int] = {}
+        for state in snapshot.jobs:
+            rank = state.job.tenant, int(state.job.priority)
+            gain = workers.get(state.job.id, 0) - state.workers
+            self.ranks[rank] = self.ranks.get(rank, 0) + gain
         self.nodes_gone = self._nodes_gone()
 
     def _nodes_gone(self) -> tuple[Reason, str] | None:
