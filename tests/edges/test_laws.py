@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,6 +144,13 @@ def calls() -> Mapping[str, list[ast.Call]]:
         ]
         for path in sorted(SOURCE.rglob("*.py"))
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _calls_for_this_file_alone() -> Iterator[None]:
+    """Let go of what each collection of garbage would go through."""
+    yield
+    calls.cache_clear()
 
 
 @pytest.mark.parametrize("law", LAWS)

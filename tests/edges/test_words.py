@@ -244,6 +244,14 @@ def modules_of_packages() -> Mapping[str, tuple[ast.Module, ...]]:
     return {package: tuple(trees) for package, trees in sorted(found.items())}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees_for_this_file_alone() -> Iterator[None]:
+    """Let go of a gigabyte of trees, through which each collection of garbage would go."""
+    yield
+    sources.cache_clear()
+    modules_of_packages.cache_clear()
+
+
 _SCOPES = (
     ast.Module,
     ast.ClassDef,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import ssl
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
+
+import urllib3
 
 from brim.errors import EnvironmentFault
 
@@ -15,7 +15,8 @@ PATCH = "application/merge-patch+json"
 
 
 class Api:
-    """An API server as its administrator sees it.
+    """An API server as its administrator sees it; its connections are kept, for a handshake costs both
+    sides more than most requests.
 
     Args:
         url: https://HOST:PORT
@@ -25,7 +26,8 @@ class Api:
 
     def __init__(self, url: str, authority: Path, token: str) -> None:
         self.url, self.authority, self.token = url, authority, token
-        self._trust = ssl.create_default_context(cafile=str(authority))
+        trust = ssl.create_default_context(cafile=str(authority))
+        self._connections = urllib3.PoolManager(ssl_context=trust, retries=False, maxsize=8)
 
     def ask(
         self,
@@ -50,22 +52,20 @@ class Api:
         Raises:
             EnvironmentFault: the server cannot be reached, or says no; the message says why.
         """
-        request = urllib.request.Request(
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": kind},
-        )
         try:
-            with urllib.request.urlopen(request, timeout=timeout, context=self._trust) as answer:
-                content, is_json = answer.read(), "json" in answer.headers.get_content_type()
-        except urllib.error.HTTPError as error:
-            with error:
-                reason = error.read().decode(errors="replace")
-            raise EnvironmentFault(f"{method} {path}: {error.code}: {reason}") from error
-        except (OSError, TimeoutError) as error:
+            answer = self._connections.request(
+                method,
+                self.url + path,
+                body=None if body is None else json.dumps(body).encode(),
+                headers={"Authorization": f"Bearer {self.token}", "Content-Type": kind},
+                timeout=timeout,
+            )
+        except urllib3.exceptions.HTTPError as error:
             raise EnvironmentFault(f"{method} {path}: {error}", retryable=True) from error
-        return json.loads(content) if is_json else content.decode()
+        content = answer.data.decode(errors="replace")
+        if answer.status >= 400:
+            raise EnvironmentFault(f"{method} {path}: {answer.status}: {content}")
+        return json.loads(content) if "json" in answer.headers.get("Content-Type", "") else content
 
     def is_ready(self) -> bool:
         """Return whether the server is up, and has finished its start."""
