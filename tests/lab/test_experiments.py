@@ -144,7 +144,7 @@ def test_costs_are_read_off_a_course() -> None:
     assert found.cost(5, 1) == pytest.approx(0.3)
     assert found.cost(0, 5) == pytest.approx(2.0)
     assert found.end == pytest.approx(0.5)
-    with pytest.raises(EnvironmentFault, match="never had the 3 workers"):
+    with pytest.raises(EnvironmentFault, match="never had 3 workers"):
         overheads_of(course, [Request(0.0, 5), Request(4.0, 3)], LEARNT.rates)
 
 

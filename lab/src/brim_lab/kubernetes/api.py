@@ -15,8 +15,9 @@ PATCH = "application/merge-patch+json"
 
 
 class Api:
-    """An API server as its administrator sees it; its connections are kept, for a handshake costs both
-    sides more than most requests.
+    """An API server as its administrator sees it.
+
+    Connections are kept: a handshake costs both sides more than most requests.
 
     Args:
         url: https://HOST:PORT
