@@ -462,7 +462,7 @@ class Steps:
         if step.is_watched:
             parts.attributes.watch_pass(is_alone=not step.done and len(step.todo) == 1)
         if not step.done:
-            parts.contributions.watch()
+            parts.contributions.watch(closely=step.audit is not None)
         parts.contributions.reset()
         if parts.embeddings.weights:
             parts.embeddings.begin()
@@ -555,6 +555,7 @@ class Steps:
             others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
             left_over.of_loss(loss, samples=samples, is_part=is_part),
             left_over.of_hooks(parts.model) if is_part else "",
+            left_over.of_buffers(parts.contributions.changes(), samples=samples) if is_part else "",
             left_over.of_script(sys.argv[0]) if own_loop else "",
         ):
             if text:

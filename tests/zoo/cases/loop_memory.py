@@ -4,6 +4,7 @@ picks one.
 
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -81,3 +82,5 @@ for epoch in job.epochs(2):
         loss = job.step(F.cross_entropy(model(batch.inputs), batch.target))
         if KIND == "annealed" and loss is not None:
             model.temperature *= 0.9
+        if KIND == "annealed_by_numpy" and loss is not None:
+            model.temperature = np.maximum(model.temperature * np.exp(-0.1), 0.3)
