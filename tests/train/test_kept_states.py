@@ -340,13 +340,13 @@ def test_a_bound_in_forward_is_refused_at_once() -> None:
     assert "first forward pass" in error.value.got
 
 
-def test_a_bound_reached_later_is_refused() -> None:
+def test_a_bound_reached_later_is_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     model = Bounded(bound=2.0)
     job = a_job(model, torch.optim.SGD(model.parameters(), lr=0.3, maximize=True))
-    with pytest.raises(SpecError, match=r"'line.weight': got a value changed through \.data"):
-        train(job, epochs=20)
-    assert job.committed in (1, 4, 16, 64)  # as audits are
+    train(job, epochs=20)
+    words = "parameter 'line.weight' changes within a step, through .data"
+    assert capfd.readouterr().err.count(words) == 1
 
 
 def test_embeddings_that_scale_rows_are_named() -> None:
@@ -418,24 +418,27 @@ def test_attributes_that_steps_change_are_carried() -> None:
 class Defaulting(torch.optim.SGD):
     """Sets what older states lacked as it loads one, as copies of old torch optimizers do."""
 
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.param_groups[0]["is_rectified"] = True
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
+            group.setdefault("is_rectified", True)
             group.setdefault("amsgrad", False)
-            group.setdefault("nesterov", True)
 
 
 def test_loading_adds_nothing_to_groups() -> None:
-    jobs = [a_job(model := Net(), Defaulting(model.parameters(), lr=0.1)) for _ in range(2)]
+    jobs = [a_job(model := Net(), Defaulting(model.parameters())) for _ in range(2)]
     train(jobs[0])
     tree = jobs[0].parts.state.get()
     jobs[1].parts.state.put(tree)
     assert jobs[1].parts.state.digests() == jobs[0].parts.state.digests()
-    del tree["optimizer"]["param_groups"][0][
-        "nesterov"
-    ]  # a state of a torch that had no such thing
+    (older,) = tree["optimizer"]["param_groups"]
+    del older["is_rectified"]
     jobs[1].parts.state.put(tree)
-    assert jobs[1].parts.optimization.optimizers[0].param_groups[0]["nesterov"] is True
+    assert jobs[1].parts.optimization.optimizers[0].param_groups[0]["is_rectified"]
 
 
 class Averaging(torch.optim.SGD):

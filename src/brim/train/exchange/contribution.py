@@ -21,7 +21,7 @@ _WORDS = 2
 _UNCHANGED = (
     "parameters that only the step's end changes: workers have different numbers of micro-batches"
 )
-_BOUNDS = (
+TO_BOUND = (
     "a norm or a clamp that forward applies to weights each time has its place in "
     "optimizer.register_step_post_hook(...)"
 )
@@ -212,7 +212,7 @@ class Contributions:
         }
         self._fingerprints: list[bytes] | None = None
         self._is_first_step = True
-        self._was_watched = False  # before this step
+        self._may_initialise = True
         self._averaged = [buffer for buffer in buffers if _is_averaged(buffer.home)]
         self._counted = [buffer for buffer in buffers if not _is_averaged(buffer.home)]
         self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
@@ -287,24 +287,29 @@ class Contributions:
 
     # Micro-batches --------------------------------------------------------------------------------
 
-    def watch(self, *, closely: bool = False) -> None:
+    def watch(self, *, is_first: bool = False, closely: bool = False) -> None:
         """Remember which parameters are which, at the start of a step: see `check_unchanged`.
 
         Args:
-            closely: their values too, as in the first step.
+            is_first: of the job.
+            closely: their values too, as in the first step of this worker.
         """
         self._versions = [parameter._version for parameter in self._all]
         self._fingerprints = None
         if self._is_first_step or closely:
             self._fingerprints = [*map(_fingerprint, self._looked_at.values())]
-        self._was_watched, self._is_first_step = not self._is_first_step, False
+        self._may_initialise, self._is_first_step = is_first, False
 
     def overlook(self) -> None:
         """Take parameters as they are now: what was put back may hold the network's own, too."""
         self._versions = [parameter._version for parameter in self._all]
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self) -> str:
         """Check that no parameter changed since `watch`.
+
+        Returns:
+            The name of one that changed by `.data`, where this did not come of the job's first pass;
+            a bound that forward keeps weights within may be the same on all workers.
 
         Raises:
             SpecError: the network itself, or the loop, did so with every micro-batch.
@@ -323,14 +328,18 @@ class Contributions:
                 hint="change it after a step, when job.step(loss) is not None, or in "
                 "optimizer.register_step_post_hook(...); keep what forward changes in a buffer",
             )
-        if self._fingerprints is not None:
-            self._check_values(self._fingerprints)
-            if self._was_watched:  # one pass shows it
-                self._fingerprints = None
+        if self._fingerprints is None:
+            return ""
+        changed = self._changed_since(self._fingerprints)
+        if not self._may_initialise:  # one pass shows it
+            self._fingerprints = None
+        elif changed:
+            raise _initialises(changed)
+        return changed
 
-    def _check_values(self, digests: list[bytes]) -> None:
-        """Check the changes that versions do not show: writes by `.data`, mostly in first passes."""
-        changed = next(
+    def _changed_since(self, digests: list[bytes]) -> str:
+        """Name a parameter whose change no version shows: writes by `.data`, mostly in first passes."""
+        return next(
             (
                 name
                 for (name, parameter), fingerprint in zip(
@@ -338,24 +347,7 @@ class Contributions:
                 )
                 if _fingerprint(parameter) != fingerprint
             ),
-            None,
-        )
-        if changed is None:
-            return
-        if self._was_watched:
-            raise SpecError(
-                f"parameter {changed!r}",
-                got="a value changed through .data, in forward or by hand, within a step",
-                need=_UNCHANGED,
-                hint=_BOUNDS,
-            )
-        raise SpecError(
-            f"parameter {changed!r}",
-            got="a value that the first forward pass sets, from the samples that it sees",
-            need="parameters that only the step's end changes: each worker's first samples are "
-            "others",
-            hint="run one batch through the model before brim.join, or in model(), so that this is "
-            f"done; where the loop sets it, do so when job.step(loss) is not None; {_BOUNDS}",
+            "",
         )
 
     def watch_buffers(self) -> None:
@@ -589,6 +581,17 @@ class Contributions:
         """Forget the gradients of a step that is done or given up."""
         for parameter in self._parameters:
             parameter.grad = None
+
+
+def _initialises(name: str) -> SpecError:
+    """Return the error of a parameter that the job's first forward pass changes."""
+    return SpecError(
+        f"parameter {name!r}",
+        got="a value that the first forward pass sets, from the samples that it sees",
+        need="parameters that only the step's end changes: each worker's first samples are others",
+        hint="run one batch through the model before brim.join, or in model(), so that this is done; "
+        f"where the loop sets it, do so when job.step(loss) is not None; {TO_BOUND}",
+    )
 
 
 def _scales(name: str, module: nn.Embedding | nn.EmbeddingBag) -> SpecError:
