@@ -407,8 +407,8 @@ def test_merged_weights_are_exported_as_trained(tmp_path: Path) -> None:
     file.write_text(MERGING)
     options = ("--epochs", "3", "--global-batch-size", "64")
     summary = train(run, str(file), "--workers", "3", *options, "--faults", "kill rank 1 at step 7")
-    alone = train(tmp_path / "alone", str(file), "--workers", "1", *options)
-    assert summary["weights_sha256"] == alone["weights_sha256"]
+    calm = train(tmp_path / "calm", str(file), "--workers", "1", *options)
+    assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["metrics"]["log_loss"] < 0.4  # the matrices train behind an evaluation, too
     assert use(tmp_path / "job", "evaluate", str(run))["metrics"] == summary["metrics"]
     export(str(run), "--output", str(folder))

@@ -65,18 +65,18 @@ class Patience:
 
 def test_attributes_of_an_object_are_registered() -> None:
     (donor, _), (taker, _) = state(), state()
-    patience, other = Patience(), Patience()
+    patience, heir = Patience(), Patience()
     with pytest.raises(
         SpecError, match=r"got a Patience as 'early'(.|\n)*\('early', vars\("
     ) as error:
         donor.register("early", patience)  # type: ignore[arg-type]
     assert error.value.hint
     donor.register("early", vars(patience))
-    taker.register("early", vars(other))
+    taker.register("early", vars(heir))
     patience.best, patience.bad = 0.5, 2
     taker.put(donor.get())
-    assert (other.best, other.bad) == (0.5, 2)
-    other.bad = 3
+    assert (heir.best, heir.bad) == (0.5, 2)
+    heir.bad = 3
     assert taker.get()["registered"]["early"]["bad"] == 3
 
 

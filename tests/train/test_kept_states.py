@@ -351,6 +351,8 @@ def test_a_bound_reached_later_is_warned_of(capfd: pytest.CaptureFixture[str]) -
 
 def test_embeddings_that_scale_rows_are_named() -> None:
     class Scaling(Net):
+        table: nn.Embedding
+
         def touch(self, x: Tensor) -> Tensor:
             found: Tensor = self.table(torch.zeros(len(x), dtype=torch.long))
             return found
@@ -361,12 +363,15 @@ def test_embeddings_that_scale_rows_are_named() -> None:
     with pytest.raises(SpecError, match=r"'table.weight': got Embedding\(max_norm=0.5\)") as error:
         train(a_job(scaling(0.5)))
     assert "embedding.weight.data.renorm_(2, 0, 0.5)" in error.value.hint
-    optimizer = torch.optim.SGD((model := scaling(None)).parameters(), lr=0.1)
-    table = model.table
-    assert isinstance(table, nn.Embedding)
-    optimizer.register_step_post_hook(lambda *_: table.weight.data.renorm_(2, 0, 0.5))
+    model = scaling(None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def scale(*_: Any) -> None:
+        model.table.weight.data.renorm_(2, 0, 0.5)
+
+    optimizer.register_step_post_hook(scale)
     train(a_job(model, optimizer))
-    assert table.weight.norm(dim=1).max() <= 0.5 + 1e-6
+    assert model.table.weight.norm(dim=1).max() <= 0.5 + 1e-6
 
 
 def test_a_batch_before_the_join_initialises_it() -> None:
@@ -446,15 +451,15 @@ class Averaging(torch.optim.SGD):
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, lr=0.1)
-        self.own = list(self.param_groups[0]["params"])
-        self.averages = [p.detach().clone() for p in self.own]
-        self.shown = {"first": self.averages[0]}
+        self.weights = list(self.param_groups[0]["params"])
+        self.averages = [p.detach().clone() for p in self.weights]
+        self.by_name = {"first": self.averages[0]}
         self.last: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         super().step()
-        for parameter, average in zip(self.own, self.averages, strict=True):
+        for parameter, average in zip(self.weights, self.averages, strict=True):
             average.lerp_(parameter, 0.1)
             parameter.lerp_(average, 0.1)
         self.last = self.averages[-1].clone()
@@ -472,8 +477,8 @@ def test_tensors_in_an_optimizers_attributes_are_carried() -> None:
     assert second.last is not None
     assert torch.equal(second.last, first.averages[-1])
     assert second.last.data_ptr() != first.averages[-1].data_ptr()
-    assert second.shown["first"] is second.averages[0]
-    assert second.own[0] is jobs[1].model.line.weight
+    assert second.by_name["first"] is second.averages[0]
+    assert second.weights[0] is next(jobs[1].model.parameters())
 
 
 def test_a_tensor_of_no_model_is_named() -> None:
@@ -501,8 +506,8 @@ def deep() -> nn.Sequential:
 
 def by_set(model: nn.Module, order: Sequence[int]) -> torch.optim.Adam:
     """An optimizer whose groups come of sets, whose order is another in each process."""
-    first, *others = model.parameters()
-    return torch.optim.Adam([{"params": [first]}, {"params": [others[i] for i in order]}], lr=0.1)
+    first, *rest = model.parameters()
+    return torch.optim.Adam([{"params": [first]}, {"params": [rest[i] for i in order]}], lr=0.1)
 
 
 def test_parameters_from_sets_are_told_apart() -> None:
@@ -529,18 +534,18 @@ def test_states_of_an_older_brim_keep_their_numbers() -> None:
     tree = {**job.parts.state.get(), "optimizer": optimizer.state_dict()}
     del tree["parameters in order"]
     job.parts.state.put(tree)
-    (own,) = job.parts.optimization.optimizers
+    (taker,) = job.parts.optimization.optimizers
     for name, parameter in model.named_parameters():
-        assert torch.equal(own.state[parameter]["exp_avg"], averages[name])
+        assert torch.equal(taker.state[parameter]["exp_avg"], averages[name])
 
 
 def test_lists_in_an_optimizers_order_keep_it() -> None:
     model = deep()
     optimizer = by_set(model, [4, 0, 2, 1, 3])
-    before = list(optimizer.param_groups[1]["params"])
-    optimizer.averages = [p.detach().clone() for p in before]  # type: ignore[attr-defined]
+    order = list(optimizer.param_groups[1]["params"])
+    optimizer.averages = [p.detach().clone() for p in order]  # type: ignore[attr-defined]
     Optimization(model, [optimizer])
-    assert all(map(Tensor.is_set_to, optimizer.param_groups[1]["params"], before))
+    assert all(map(Tensor.is_set_to, optimizer.param_groups[1]["params"], order))
 
 
 class Wrapping(torch.optim.Optimizer):

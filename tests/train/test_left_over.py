@@ -342,14 +342,14 @@ def test_leftover_clipping_is_named(tmp_path: Any, text: str, name: str) -> None
 BANK = torch.randn(4 * B, 3)
 
 
-def changed(before: torch.Tensor, places: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    now = before.clone()
+def changed(start: torch.Tensor, places: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    now = start.clone()
     now[places] += 1
-    return before, now
+    return start, now
 
 
 @pytest.mark.parametrize(
-    ("before", "now"),
+    ("start", "now"),
     [
         pytest.param(torch.tensor([0]), torch.tensor([B]), id="pointer"),
         pytest.param(torch.tensor(7.0), torch.tensor(7.0 + B), id="samples seen"),
@@ -358,13 +358,13 @@ def changed(before: torch.Tensor, places: Any) -> tuple[torch.Tensor, torch.Tens
         pytest.param(*changed(torch.zeros(4 * B), 3 * torch.arange(B)), id="value per sample"),
     ],
 )
-def test_buffers_of_samples_are_named(before: torch.Tensor, now: torch.Tensor) -> None:
-    assert "'kept'" in of_buffers([("kept", before, now)], samples=B)
-    assert not of_buffers([("kept", before, now)], samples=B + 1)
+def test_buffers_of_samples_are_named(start: torch.Tensor, now: torch.Tensor) -> None:
+    assert "'kept'" in of_buffers([("kept", start, now)], samples=B)
+    assert not of_buffers([("kept", start, now)], samples=B + 1)
 
 
 @pytest.mark.parametrize(
-    ("before", "now"),
+    ("start", "now"),
     [
         pytest.param(torch.tensor(0), torch.tensor(1), id="batches seen"),
         pytest.param(BANK[:B], BANK[:B] + 1, id="average"),
@@ -373,5 +373,5 @@ def test_buffers_of_samples_are_named(before: torch.Tensor, now: torch.Tensor) -
         pytest.param(torch.zeros(B, dtype=torch.bool), torch.ones(B, dtype=torch.bool), id="mask"),
     ],
 )
-def test_buffers_of_averages_are_not_named(before: torch.Tensor, now: torch.Tensor) -> None:
-    assert not of_buffers([("kept", before, now)], samples=B)
+def test_buffers_of_averages_are_not_named(start: torch.Tensor, now: torch.Tensor) -> None:
+    assert not of_buffers([("kept", start, now)], samples=B)

@@ -451,15 +451,15 @@ class Merging(nn.Linear):
 
 
 def test_modules_change_their_mode_themselves() -> None:
-    model = nn.Sequential(Merging(), nn.Sequential(nn.BatchNorm1d(1)))
-    model[1][0].eval()
-    weight = model[0].weight.detach().clone()
+    merging, frozen = Merging(), nn.BatchNorm1d(1).eval()
+    model = nn.Sequential(merging, nn.Sequential(frozen))
+    weight = merging.weight.detach().clone()
     job = brim.join(model, sgd(model))
     seen = []
-    handle = model[0].register_forward_hook(lambda module, *_: seen.append(module.is_merged))
+    handle = merging.register_forward_hook(lambda *_: seen.append(merging.is_merged))
     job.evaluate(DATA, {"mean": brim.metrics.mean_absolute_error()})
     handle.remove()
     assert set(seen) == {True}
-    assert not model[0].is_merged
-    assert torch.equal(model[0].weight, weight)
+    assert not merging.is_merged
+    assert torch.equal(merging.weight, weight)
     assert [module.training for module in model.modules()] == [True, True, True, False]

@@ -903,12 +903,13 @@ LOOPS = [
         like="a backbone put to eval, later frozen, per epoch",
     ),
     *(
-        exact(f"loop_{kind}", "loop_memory.py", kind, like=like, is_long="annealed" not in kind)
+        exact(f"loop_{kind}", "loop_memory.py", kind, like=like, is_long=kind in ("set", "epoch"))
         for kind, like in (
             ("annealed", "a temperature in an attribute, multiplied after each step"),
             ("annealed_by_numpy", "Gumbel-softmax: a temperature that np.maximum and np.exp give"),
             ("set", "the same, set by job.committed before each pass"),
             ("epoch", "the same, set at the start of each epoch"),
+            ("epoch_tensor", "a tensor in an attribute, set at the start of each epoch"),
         )
     ),
     *(

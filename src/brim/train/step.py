@@ -459,7 +459,7 @@ class Steps:
         self.is_given_up = False
         inputs, target = pair_of(to_device(read.sample, parts.device))
         if round.commits < _WATCHED_STEPS:
-            parts.attributes.forget()
+            parts.attributes.forget(starts_round=not round.commits and not step.done)
         if step.is_watched:
             parts.attributes.watch_pass(is_alone=not step.done and len(step.todo) == 1)
         if not step.done:

@@ -76,6 +76,8 @@ for epoch in job.epochs(2):
             model.backbone.requires_grad_(False)
     if KIND == "epoch":
         model.temperature = 0.5**epoch
+    if KIND == "epoch_tensor":
+        model.temperature = torch.tensor(0.5**epoch)
     for batch in job.batches(data, global_batch_size=24):
         if KIND == "set":
             model.temperature = 0.9**job.committed

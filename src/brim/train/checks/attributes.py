@@ -223,7 +223,7 @@ class Attributes:
 
     # Tensors --------------------------------------------------------------------------------------
 
-    def forget(self) -> list[str]:
+    def forget(self, *, starts_round: bool = False) -> list[str]:
         """Remove from modules the tensors that the last micro-batch left.
 
         A tensor that the micro-batch before left with equal values stays.
@@ -231,9 +231,14 @@ class Attributes:
         A cache keeps what it holds. Anything else may be overwritten; who reads it gets a
         SpecError.
 
+        Args:
+            starts_round: what was seen before counts no more: the loop may have set other tensors.
+
         Returns:
             The names of the attributes that were taken.
         """
+        if starts_round:
+            self._leftovers = {}
         self._check_new_buffers()
         removed = []
         for prefix, module, name, value in list(self._all()):

@@ -106,8 +106,8 @@ def of_buffers(changes: Iterable[tuple[str, Tensor, Tensor]], *, samples: int) -
 
     >>> queue = torch.zeros(4, 2)
     >>> now = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
-    >>> of_buffers([("queue", queue, now)], samples=2).partition(":")[0]
-    "the 2 samples of a micro-batch change buffer 'queue' by their number"
+    >>> of_buffers([("queue", queue, now)], samples=2).partition(" (2)")[0]
+    "the samples of a micro-batch change buffer 'queue' by their number"
     >>> of_buffers([("running_mean", queue, queue + 1)], samples=2)
     ''
     """
@@ -115,7 +115,7 @@ def of_buffers(changes: Iterable[tuple[str, Tensor, Tensor]], *, samples: int) -
     if name is None:
         return ""
     return (
-        f"the {samples} samples of a micro-batch change buffer {name!r} by their number: all "
+        f"the samples of a micro-batch change buffer {name!r} by their number ({samples}): all "
         "micro-batches of a step start from the same buffers, of which the step keeps the mean "
         "change, or of whole numbers the largest value; so a counter goes on by one micro-batch in "
         "each step, and a queue or memory of samples keeps means; with brim.join(..., "
