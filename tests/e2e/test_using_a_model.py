@@ -351,6 +351,71 @@ print(hashlib.sha256(open("model.safetensors", "rb").read()).hexdigest())
     assert manifest["weights_sha256"] == summary["weights_sha256"]
 
 
+MERGING = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import brim
+
+
+class Merging(nn.Linear):
+    # A layer of LoRA's: in eval mode its matrices are added to its weight.
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        self.weight.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, inputs) / 4)
+        self.b = nn.Parameter(torch.zeros(outputs, 2))
+        self.is_merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.is_merged is mode:
+            self.weight.data += -(self.b @ self.a).detach() if mode else (self.b @ self.a).detach()
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x):
+        weight = self.weight if self.is_merged else self.weight + self.b @ self.a
+        return nn.functional.linear(x, weight, self.bias)
+
+
+def model():
+    return nn.Sequential(Merging(8, 16), nn.ReLU(), Merging(16, 1), nn.Flatten(0))
+
+
+def dataset(split):
+    inputs = torch.randn(320, 8, generator=torch.Generator().manual_seed(int(split == "test")))
+    return TensorDataset(inputs, (inputs.sum(1) > 0).float())
+
+
+def loss(output, target):
+    return nn.functional.binary_cross_entropy_with_logits(output, target)
+
+
+def optimizer(model):
+    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.05)
+
+
+def metrics():
+    return {"log_loss": brim.metrics.log_loss()}
+"""
+
+
+def test_merged_weights_are_exported_as_trained(tmp_path: Path) -> None:
+    file, run, folder = tmp_path / "merging.py", tmp_path / "run", tmp_path / "model"
+    file.write_text(MERGING)
+    options = ("--epochs", "3", "--global-batch-size", "64")
+    summary = train(run, str(file), "--workers", "3", *options, "--faults", "kill rank 1 at step 7")
+    calm = train(tmp_path / "calm", str(file), "--workers", "1", *options)
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert summary["metrics"]["log_loss"] < 0.4  # the matrices train behind an evaluation, too
+    assert use(tmp_path / "job", "evaluate", str(run))["metrics"] == summary["metrics"]
+    export(str(run), "--output", str(folder))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["weights_sha256"] == summary["weights_sha256"]
+
+
 @pytest.mark.long
 def test_an_exported_program_gives_the_same_predictions(flights: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"

@@ -241,6 +241,12 @@ def test_experienced_members_are_audited_from_the_second_step() -> None:
     assert [step for step in range(7, 75) if plan.covers(step)] == [8, 11, 23, 71]
 
 
+def test_the_second_epoch_begins_with_an_audit() -> None:
+    plan = AuditPlan((range(2), range(2, 4)), first=7, second_epoch=30)
+    assert [step for step in range(7, 75) if plan.covers(step)] == [7, 8, 11, 23, 30, 71]
+    assert plan.owner_for(0, 30) == 1
+
+
 def test_ranks_without_samples_are_passed_over() -> None:
     plan = AuditPlan((range(1), range(1, 1), range(1, 2)), first=0)
     assert plan.findings([(b"a", b""), (b"", b""), (b"", b"a")], 0) == []

@@ -56,6 +56,37 @@ def test_handled_checkpoints_are_not_due() -> None:
     assert not training_state.due
 
 
+class Patience:
+    """Early stopping as many scripts write it, without a state_dict."""
+
+    def __init__(self) -> None:
+        self.best, self.bad = 0.0, 0
+
+
+def test_attributes_of_an_object_are_registered() -> None:
+    (donor, _), (taker, _) = state(), state()
+    patience, heir = Patience(), Patience()
+    with pytest.raises(
+        SpecError, match=r"got a Patience as 'early'(.|\n)*\('early', vars\("
+    ) as error:
+        donor.register("early", patience)  # type: ignore[arg-type]
+    assert error.value.hint
+    donor.register("early", vars(patience))
+    taker.register("early", vars(heir))
+    patience.best, patience.bad = 0.5, 2
+    taker.put(donor.get())
+    assert (heir.best, heir.bad) == (0.5, 2)
+    heir.bad = 3
+    assert taker.get()["registered"]["early"]["bad"] == 3
+
+
+@pytest.mark.parametrize("thing", [torch.zeros(2), [1], len], ids=["tensor", "list", "function"])
+def test_other_things_get_no_hint(thing: object) -> None:
+    with pytest.raises(SpecError, match=r"an object with state_dict\(\)") as error:
+        state()[0].register("thing", thing)  # type: ignore[arg-type]
+    assert not error.value.hint
+
+
 DATA = Schedule(samples=40, global_batch_size=10, epochs=2)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -98,6 +99,28 @@ def test_an_attribute_that_changes_again_is_refused(start: Any, values: list[Any
         attributes.check()
 
 
+class Noting(Net):
+    """Copies its notes of the micro-batch before and writes its own over them, as Reformer does."""
+
+    notes: dict[str, Tensor]
+    reads: bool
+
+    def touch(self, x: Tensor) -> Tensor:
+        if self.reads and self.notes:
+            x = x + self.notes["mean"]
+        self.notes = {**self.notes, "mean": x.detach().mean(0)}
+        return x + self.notes["mean"]
+
+
+def test_a_dict_that_is_written_over_passes() -> None:
+    train(a_job(Noting(notes={}, reads=False)))
+
+
+def test_reading_another_batchs_note_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"attribute \"notes\['mean'\]\": got a forward pass"):
+        train(a_job(Noting(notes={}, reads=True)))
+
+
 class Heated(Net):
     temperature: float
     steps: list[int]
@@ -131,6 +154,26 @@ def test_an_attribute_set_between_steps_is_carried() -> None:
     assert job.parts.state.digests() == newcomer.parts.state.digests()
     newcomer.parts.state.put(a_job(Heated()).parts.state.get())
     assert heir.temperature == 1.0
+
+
+def test_a_number_of_numpys_is_carried() -> None:
+    model = Heated()
+    job = a_job(model)
+
+    def cool() -> None:
+        model.temperature = np.maximum(model.temperature * np.exp(-0.5), 0.2)
+
+    train(job, cool)
+    newcomer = a_job(heir := Heated())
+    newcomer.parts.state.put(job.parts.state.get())
+    assert heir.temperature == model.temperature == 0.2
+    assert type(heir.temperature) is np.float64
+    assert job.parts.state.digests() == newcomer.parts.state.digests()
+
+
+def test_counting_passes_by_numpy_is_refused() -> None:
+    with pytest.raises(SpecError, match="model attribute 'calls'"):
+        train(a_job(CountingPasses(calls=np.int64(0))))
 
 
 @pytest.mark.parametrize("micro_batches", [1, 8])
@@ -260,6 +303,77 @@ def test_a_parameter_that_forward_initialises_is_refused() -> None:
         train(a_job(initialising()))
 
 
+def test_gradients_before_the_join_are_forgotten() -> None:
+    model = Net()
+    model(ROWS).sum().backward()  # a search for a learning rate, a first look
+    train(a_job(model))
+
+
+class Normalising(Net):
+    def touch(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.line.weight.div_(self.line.weight.norm())
+        return x
+
+
+def test_a_parameter_that_forward_changes_is_refused() -> None:
+    with pytest.raises(
+        SpecError, match=r"'line.weight': got a value changed in forward or by hand"
+    ):
+        train(a_job(Normalising()))
+
+
+class Bounded(Net):
+    """Keeps a weight's norm below a bound through .data, as EEGNet in many repositories."""
+
+    bound: float
+
+    def touch(self, x: Tensor) -> Tensor:
+        weight = self.line.weight
+        weight.data = torch.renorm(weight.data, p=2, dim=0, maxnorm=self.bound)
+        return x
+
+
+def test_a_bound_in_forward_is_refused_at_once() -> None:
+    with pytest.raises(SpecError, match=r"'line.weight'(.|\n)*a norm or a clamp") as error:
+        train(a_job(Bounded(bound=0.1)))
+    assert "first forward pass" in error.value.got
+
+
+def test_a_bound_reached_later_is_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    model = Bounded(bound=2.0)
+    job = a_job(model, torch.optim.SGD(model.parameters(), lr=0.3, maximize=True))
+    train(job, epochs=20)
+    words = "parameter 'line.weight' changes within a step, through .data"
+    assert capfd.readouterr().err.count(words) == 1
+
+
+def test_embeddings_that_scale_rows_are_named() -> None:
+    class Scaling(Net):
+        table: nn.Embedding
+
+        def touch(self, x: Tensor) -> Tensor:
+            found: Tensor = self.table(torch.zeros(len(x), dtype=torch.long))
+            return found
+
+    def scaling(max_norm: float | None) -> Scaling:
+        return Scaling(table=nn.Embedding(3, 4, max_norm=max_norm))
+
+    with pytest.raises(SpecError, match=r"'table.weight': got Embedding\(max_norm=0.5\)") as error:
+        train(a_job(scaling(0.5)))
+    assert "embedding.weight.data.renorm_(2, 0, 0.5)" in error.value.hint
+    model = scaling(None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def scale(*_: Any) -> None:
+        model.table.weight.data.renorm_(2, 0, 0.5)
+
+    optimizer.register_step_post_hook(scale)
+    train(a_job(model, optimizer))
+    assert model.table.weight.norm(dim=1).max() <= 0.5 + 1e-6
+
+
 def test_a_batch_before_the_join_initialises_it() -> None:
     model = initialising()
     model(ROWS[:8])
@@ -304,6 +418,134 @@ def test_attributes_that_steps_change_are_carried() -> None:
     (optimizer,) = jobs[1].parts.optimization.optimizers
     assert isinstance(optimizer, Counting)
     assert (optimizer.count, optimizer.seen) == (4, (1, 2, 3, 4))
+
+
+class Defaulting(torch.optim.SGD):
+    """Sets what older states lacked as it loads one, as copies of old torch optimizers do."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.param_groups[0]["is_rectified"] = True
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("is_rectified", True)
+            group.setdefault("amsgrad", False)
+
+
+def test_loading_adds_nothing_to_groups() -> None:
+    jobs = [a_job(model := Net(), Defaulting(model.parameters())) for _ in range(2)]
+    train(jobs[0])
+    tree = jobs[0].parts.state.get()
+    jobs[1].parts.state.put(tree)
+    assert jobs[1].parts.state.digests() == jobs[0].parts.state.digests()
+    (older,) = tree["optimizer"]["param_groups"]
+    del older["is_rectified"]
+    jobs[1].parts.state.put(tree)
+    assert jobs[1].parts.optimization.optimizers[0].param_groups[0]["is_rectified"]
+
+
+class Averaging(torch.optim.SGD):
+    """Keeps averages of its weights in attributes, to which it pulls them."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.weights = list(self.param_groups[0]["params"])
+        self.averages = [p.detach().clone() for p in self.weights]
+        self.by_name = {"first": self.averages[0]}
+        self.last: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter, average in zip(self.weights, self.averages, strict=True):
+            average.lerp_(parameter, 0.1)
+            parameter.lerp_(average, 0.1)
+        self.last = self.averages[-1].clone()
+
+
+def test_tensors_in_an_optimizers_attributes_are_carried() -> None:
+    jobs = [a_job(model := Net(), Averaging(model.parameters())) for _ in range(2)]
+    train(jobs[0])
+    jobs[1].parts.state.put(jobs[0].parts.state.get())
+    optimizers = [job.parts.optimization.optimizers[0] for job in jobs]
+    first, second = optimizers
+    assert isinstance(first, Averaging)
+    assert isinstance(second, Averaging)
+    assert all(map(torch.equal, first.averages, second.averages))
+    assert second.last is not None
+    assert torch.equal(second.last, first.averages[-1])
+    assert second.last.data_ptr() != first.averages[-1].data_ptr()
+    assert second.by_name["first"] is second.averages[0]
+    assert second.weights[0] is next(jobs[1].model.parameters())
+
+
+def test_a_tensor_of_no_model_is_named() -> None:
+    model, weight = Net(), torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([*model.parameters(), weight], lr=0.1)
+    with pytest.raises(
+        SpecError, match=r"a tensor of shape \[1\] that is no nn.Parameter"
+    ) as error:
+        Optimization(model, [optimizer])
+    assert "nn.Parameter(criterion.a.detach())" in error.value.hint
+
+
+def test_a_parameter_of_no_model_is_named() -> None:
+    model, criterion = Net(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
+    with pytest.raises(SpecError, match=r"a parameter that no model has") as error:
+        Optimization(model, [optimizer])
+    assert error.value.hint.startswith("brim.join([model, criterion], optimizer)")
+
+
+def deep() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+
+
+def by_set(model: nn.Module, order: Sequence[int]) -> torch.optim.Adam:
+    """An optimizer whose groups come of sets, whose order is another in each process."""
+    first, *rest = model.parameters()
+    return torch.optim.Adam([{"params": [first]}, {"params": [rest[i] for i in order]}], lr=0.1)
+
+
+def test_parameters_from_sets_are_told_apart() -> None:
+    jobs = [a_job(model := deep(), by_set(model, order)) for order in ([4, 0, 2, 1, 3], range(5))]
+    for job in jobs:
+        train(job)
+    assert jobs[0].parts.state.digests() == jobs[1].parts.state.digests()
+    taker = a_job(model := deep(), by_set(model, [1, 0, 4, 3, 2]))
+    taker.parts.state.put(jobs[0].parts.state.get())
+    assert taker.parts.state.digests() == jobs[0].parts.state.digests()
+    (optimizer,) = taker.parts.optimization.optimizers
+    for parameter in taker.model.parameters():
+        assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
+
+
+def test_states_of_an_older_brim_keep_their_numbers() -> None:
+    order = [4, 0, 2, 1, 3]
+    optimizer = by_set(model := deep(), order)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    averages = {n: optimizer.state[p]["exp_avg"] for n, p in model.named_parameters()}
+    job = a_job(model := deep(), by_set(model, order))
+    tree = {**job.parts.state.get(), "optimizer": optimizer.state_dict()}
+    del tree["parameters in order"]
+    job.parts.state.put(tree)
+    (taker,) = job.parts.optimization.optimizers
+    for name, parameter in model.named_parameters():
+        assert torch.equal(taker.state[parameter]["exp_avg"], averages[name])
+
+
+def test_lists_in_an_optimizers_order_keep_it() -> None:
+    model = deep()
+    optimizer = by_set(model, [4, 0, 2, 1, 3])
+    order = list(optimizer.param_groups[1]["params"])
+    optimizer.averages = [p.detach().clone() for p in order]  # type: ignore[attr-defined]
+    Optimization(model, [optimizer])
+    assert all(map(Tensor.is_set_to, optimizer.param_groups[1]["params"], order))
 
 
 class Wrapping(torch.optim.Optimizer):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from brim.train.checks.left_over import of_hooks, of_loss, of_script
+from brim.train.checks.left_over import of_buffers, of_hooks, of_loss, of_script
 
 B, D = 8, 8  # as many samples as features: sizes alone tell nothing
 
@@ -335,3 +335,43 @@ def test_leftover_clipping_is_named(tmp_path: Any, text: str, name: str) -> None
     script.write_text(text)
     message = of_script(str(script))
     assert (f"calls {name}, which finds no gradients" in message) if name else not message
+
+
+# Buffers ------------------------------------------------------------------------------------------
+
+BANK = torch.randn(4 * B, 3)
+
+
+def changed(start: torch.Tensor, places: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    now = start.clone()
+    now[places] += 1
+    return start, now
+
+
+@pytest.mark.parametrize(
+    ("start", "now"),
+    [
+        pytest.param(torch.tensor([0]), torch.tensor([B]), id="pointer"),
+        pytest.param(torch.tensor(7.0), torch.tensor(7.0 + B), id="samples seen"),
+        pytest.param(*changed(BANK, slice(B)), id="queue by rows"),
+        pytest.param(*changed(BANK.T, (slice(None), slice(B))), id="queue by columns"),
+        pytest.param(*changed(torch.zeros(4 * B), 3 * torch.arange(B)), id="value per sample"),
+    ],
+)
+def test_buffers_of_samples_are_named(start: torch.Tensor, now: torch.Tensor) -> None:
+    assert "'kept'" in of_buffers([("kept", start, now)], samples=B)
+    assert not of_buffers([("kept", start, now)], samples=B + 1)
+
+
+@pytest.mark.parametrize(
+    ("start", "now"),
+    [
+        pytest.param(torch.tensor(0), torch.tensor(1), id="batches seen"),
+        pytest.param(BANK[:B], BANK[:B] + 1, id="average"),
+        pytest.param(BANK, BANK, id="constant"),
+        pytest.param(*changed(torch.zeros(B + 1), slice(B)), id="codes in use"),
+        pytest.param(torch.zeros(B, dtype=torch.bool), torch.ones(B, dtype=torch.bool), id="mask"),
+    ],
+)
+def test_buffers_of_averages_are_not_named(start: torch.Tensor, now: torch.Tensor) -> None:
+    assert not of_buffers([("kept", start, now)], samples=B)

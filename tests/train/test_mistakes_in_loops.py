@@ -427,3 +427,39 @@ def test_metrics_that_are_functions_are_refused(metrics: Any, actual: str) -> No
     job = brim.join(model, sgd(model))
     wrong = refused(lambda: job.evaluate(DATA, metrics))
     assert (wrong.field, wrong.got) == ("job.evaluate", actual)
+
+
+class Merging(nn.Linear):
+    """Adds a matrix to its weight in eval mode, and takes it out again, as LoRA's layers do."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+        self.weight.requires_grad_(False)
+        self.added = nn.Parameter(torch.full((1, 2), 1e8))  # beside which a small weight is rounded
+        self.is_merged = False
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        if self.is_merged is mode:
+            self.weight.data += -self.added.data if mode else self.added.data
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight if self.is_merged else self.weight + self.added
+        return nn.functional.linear(x, weight, self.bias)
+
+
+def test_modules_change_their_mode_themselves() -> None:
+    merging, frozen = Merging(), nn.BatchNorm1d(1).eval()
+    model = nn.Sequential(merging, nn.Sequential(frozen))
+    weight = merging.weight.detach().clone()
+    job = brim.join(model, sgd(model))
+    seen = []
+    handle = merging.register_forward_hook(lambda *_: seen.append(merging.is_merged))
+    job.evaluate(DATA, {"mean": brim.metrics.mean_absolute_error()})
+    handle.remove()
+    assert set(seen) == {True}
+    assert not merging.is_merged
+    assert torch.equal(merging.weight, weight)
+    assert [module.training for module in model.modules()] == [True, True, True, False]

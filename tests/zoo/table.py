@@ -155,6 +155,7 @@ PUBLIC = [
         "self_supervised.py",
         "kind=moco_buffers",
         like="moco, the keys' encoder as buffers",
+        warned="change buffer 'queue' by their number",
     ),
     exact("autoencoder", "small_nets.py", like="lightning's first example"),
     exact("gcn", "small_nets.py", "kind=gcn", like="tkipf/pygcn: a sparse adjacency"),
@@ -902,11 +903,13 @@ LOOPS = [
         like="a backbone put to eval, later frozen, per epoch",
     ),
     *(
-        exact(f"loop_{kind}", "loop_memory.py", kind, like=like, is_long=kind != "annealed")
+        exact(f"loop_{kind}", "loop_memory.py", kind, like=like, is_long=kind in ("set", "epoch"))
         for kind, like in (
             ("annealed", "a temperature in an attribute, multiplied after each step"),
+            ("annealed_by_numpy", "Gumbel-softmax: a temperature that np.maximum and np.exp give"),
             ("set", "the same, set by job.committed before each pass"),
             ("epoch", "the same, set at the start of each epoch"),
+            ("epoch_tensor", "a tensor in an attribute, set at the start of each epoch"),
         )
     ),
     *(

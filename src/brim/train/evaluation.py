@@ -8,7 +8,7 @@ number of workers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -121,27 +121,47 @@ def undisturbed(model: nn.Module) -> Iterator[Callable[[], None]]:
         What puts the buffers back at once: one chunk must not see what another left.
     """
     modes = [(module, module.training) for module in model.modules()]
-    places = [
-        (module._buffers, name, tensor)
-        for module in model.modules()
-        for name, tensor in module._buffers.items()
-    ]
-    copies = [None if tensor is None else tensor.clone() for _, _, tensor in places]
+    # Those of modules that change with the mode, as LoRA's layers merge matrices into their weights:
+    # the way back rounds.
+    changing = _tensors_of(
+        (m for m, training in modes if training and type(m).train is not nn.Module.train),
+        ("_parameters", "_buffers"),
+    )
+    model.eval()
+    buffers = _tensors_of(model.modules(), ("_buffers",))
 
     def put_back() -> None:
         with torch.no_grad():
-            for (holder, name, tensor), copy in zip(places, copies, strict=True):
+            for holder, name, tensor, copy in buffers:
                 holder[name] = tensor
                 if tensor is not None and copy is not None:
                     tensor.copy_(copy)
 
-    model.eval()
     try:
         yield put_back
     finally:
         put_back()
-        for module, training in modes:
-            module.training = training
+        for module, training in modes:  # those within others come later
+            if module.training is not training:
+                module.train(training)
+        with torch.no_grad():
+            for holder, name, tensor, copy in changing:
+                if name not in holder or holder[name] is not tensor:
+                    holder[name] = tensor
+                if tensor is not None and copy is not None and not torch.equal(tensor, copy):
+                    tensor.copy_(copy)
+
+
+def _tensors_of(
+    modules: Iterable[nn.Module], kinds: Sequence[str]
+) -> list[tuple[dict[str, Any], str, Tensor | None, Tensor | None]]:
+    """Return the places of modules' tensors, with the tensors and copies of them."""
+    return [
+        (holder, name, tensor, None if tensor is None else tensor.detach().clone())
+        for module in modules
+        for holder in (getattr(module, kind) for kind in kinds)
+        for name, tensor in holder.items()
+    ]
 
 
 def observe(

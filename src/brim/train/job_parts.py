@@ -160,6 +160,8 @@ def assemble(
         SpecError: these do not go together.
     """
     network = model if isinstance(model, nn.Module) else nn.ModuleList(model)
+    for parameter in network.parameters():
+        parameter.grad = None  # of passes before it joins, as those of a search for a learning rate
     members: Members = Membership(context) if context else Loner()  # first: SIGTERM is heard now
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     schedulers = (

@@ -372,6 +372,7 @@ class Loop:
                         round.first,
                         is_across=not feed.has_shards,
                         newcomers=members.newcomers if members.has_experience else None,
+                        second_epoch=self._data.schedule.steps_per_epoch,
                     )
                 coming_requests = requests(
                     self._data.schedule,

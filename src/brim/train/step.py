@@ -41,7 +41,7 @@ from brim.train.captured.step_function import gave_another_loss
 from brim.train.checks import left_over, others
 from brim.train.checks.attributes import Values
 from brim.train.exchange.carried import check_names
-from brim.train.exchange.contribution import StepOutcome
+from brim.train.exchange.contribution import TO_BOUND, StepOutcome
 from brim.train.exchange.folding import Exchange
 from brim.train.job_parts import JobParts
 from brim.train.round import Round
@@ -218,6 +218,7 @@ class Steps:
         self.is_amid_batch = False
         self._saw_a_loss = False
         self._warned_of_audit = False
+        self._warned_of_bound = False
         current = weakref.ref(self)
         others.refuse_other_optimizers(
             parts.optimization.optimizers,
@@ -458,11 +459,11 @@ class Steps:
         self.is_given_up = False
         inputs, target = pair_of(to_device(read.sample, parts.device))
         if round.commits < _WATCHED_STEPS:
-            parts.attributes.forget()
+            parts.attributes.forget(starts_round=not round.commits and not step.done)
         if step.is_watched:
             parts.attributes.watch_pass(is_alone=not step.done and len(step.todo) == 1)
         if not step.done:
-            parts.contributions.watch()
+            parts.contributions.watch(is_first=step.number == 0, closely=step.audit is not None)
         parts.contributions.reset()
         if parts.embeddings.weights:
             parts.embeddings.begin()
@@ -555,10 +556,22 @@ class Steps:
             others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
             left_over.of_loss(loss, samples=samples, is_part=is_part),
             left_over.of_hooks(parts.model) if is_part else "",
+            left_over.of_buffers(parts.contributions.changes(), samples=samples) if is_part else "",
             left_over.of_script(sys.argv[0]) if own_loop else "",
         ):
             if text:
                 parts.members.tell(Warn(message=text))
+
+    def _warn_of_bound(self, name: str) -> None:
+        """Warn, once in a worker's life, of a parameter that forward changes through `.data`."""
+        if not name or self._warned_of_bound or self._parts.members.rank:
+            return
+        self._warned_of_bound = True
+        text = (
+            f"parameter {name!r} changes within a step, through .data: workers have different numbers "
+            f"of micro-batches, and may come to other weights; {TO_BOUND}"
+        )
+        self._parts.members.tell(Warn(message=text))
 
     def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: MicroUnderWay) -> int:
         optimizers = self._parts.optimization.optimizers
@@ -597,7 +610,7 @@ class Steps:
         step.micro = None
         if not micro.taken:
             raise _no_step()
-        parts.contributions.check_unchanged()
+        self._warn_of_bound(parts.contributions.check_unchanged())
         if step.is_watched:
             parts.attributes.check_pass()
             step.left = parts.check_attributes(step.left)

@@ -4,6 +4,7 @@ picks one.
 
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -75,9 +76,13 @@ for epoch in job.epochs(2):
             model.backbone.requires_grad_(False)
     if KIND == "epoch":
         model.temperature = 0.5**epoch
+    if KIND == "epoch_tensor":
+        model.temperature = torch.tensor(0.5**epoch)
     for batch in job.batches(data, global_batch_size=24):
         if KIND == "set":
             model.temperature = 0.9**job.committed
         loss = job.step(F.cross_entropy(model(batch.inputs), batch.target))
         if KIND == "annealed" and loss is not None:
             model.temperature *= 0.9
+        if KIND == "annealed_by_numpy" and loss is not None:
+            model.temperature = np.maximum(model.temperature * np.exp(-0.1), 0.3)

@@ -57,6 +57,8 @@ class AuditPlan:
         first: the step with which the round begins.
         is_across: ranks read each other's samples; else each one computes its own micro-batch again.
         newcomers: ranks that have made no step, where others have; None where nobody has.
+        second_epoch: its first step: another worker sees samples there whose values a script may have
+            kept from the first one.
 
     >>> plan = AuditPlan((range(0, 3), range(3, 3), range(3, 4)), first=10)
     >>> plan.owner_for(0, 10), plan.micro_of(2, 10), plan.owner_for(2, 10), plan.owner_for(1, 10)
@@ -72,13 +74,14 @@ class AuditPlan:
     first: int
     is_across: bool = True
     newcomers: frozenset[int] | None = None
+    second_epoch: int | None = None
 
     def covers(self, step: int) -> bool:
         """Return whether micro-batches of this step are computed twice."""
         age = step - self.first
         if age == 0 and self.newcomers is not None:
             return any(self.shares[rank] for rank in self.newcomers)
-        return age in _EARLY or age % _INTERVAL == 0
+        return age in _EARLY or age % _INTERVAL == 0 or step == self.second_epoch
 
     def micro_of(self, rank: int, step: int) -> int | None:
         """Return the micro-batch of a rank that is computed twice in a step; None: it has none."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -222,7 +223,7 @@ class Attributes:
 
     # Tensors --------------------------------------------------------------------------------------
 
-    def forget(self) -> list[str]:
+    def forget(self, *, starts_round: bool = False) -> list[str]:
         """Remove from modules the tensors that the last micro-batch left.
 
         A tensor that the micro-batch before left with equal values stays.
@@ -230,9 +231,14 @@ class Attributes:
         A cache keeps what it holds. Anything else may be overwritten; who reads it gets a
         SpecError.
 
+        Args:
+            starts_round: what was seen before counts no more: the loop may have set other tensors.
+
         Returns:
             The names of the attributes that were taken.
         """
+        if starts_round:
+            self._leftovers = {}
         self._check_new_buffers()
         removed = []
         for prefix, module, name, value in list(self._all()):
@@ -240,7 +246,7 @@ class Attributes:
                 continue
             key = (prefix, name)
             if key in self._leftovers and _has_changed(self._leftovers[key], value):
-                setattr(module, name, _Removed(_named(prefix, name)))
+                setattr(module, name, _without(value, self._leftovers[key], _named(prefix, name)))
                 removed.append(_named(prefix, name))
             self._leftovers[key] = _snapshot(value)
         return removed
@@ -276,9 +282,9 @@ class _Removed:
         name = object.__getattribute__(self, "_name")
         raise SpecError(
             f"model attribute {name!r}",
-            got="a forward pass that reads what another micro-batch left there",
+            got="a forward pass that reads a tensor that another micro-batch, or the loop, left there",
             need="a result that does not depend on which micro-batches a worker had before",
-            hint=_TO_CARRY,
+            hint=f"{_TO_CARRY}; what the loop sets there may also be a number",
         )
 
     @classmethod
@@ -329,6 +335,21 @@ for _operator in _OPERATORS:
     setattr(_Removed, f"__{_operator}__", _Removed._refuse)
 
 
+def _without(value: Any, previous: Any, name: str) -> Any:
+    """Return what stands in place of a value that has changed: of a dict, these entries alone.
+
+    A forward pass may copy a dict and put its own entries over those of another micro-batch.
+    """
+    if type(value) is not dict:
+        return _Removed(name)
+    return {
+        key: _Removed(f"{name}[{key!r}]")
+        if key in previous and _has_changed(previous[key], part)
+        else part
+        for key, part in value.items()
+    }
+
+
 def _flat(value: Any) -> Iterator[Any]:
     for item in value:
         if isinstance(item, (tuple, list)):
@@ -362,6 +383,8 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, _CONTAINERS):
         parts = value.values() if isinstance(value, dict) else value
         return all(is_plain(part) for part in parts)
+    if isinstance(value, np.generic):  # as what np.exp and np.maximum return
+        value = value.item()
     return type(value) in _PLAIN
 
 

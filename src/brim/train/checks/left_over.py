@@ -7,11 +7,12 @@ Each of these trains, the same on all workers, but not as the script meant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from brim.train.checks.comparisons import compares_samples, depends_on_data
@@ -91,6 +92,48 @@ def of_hooks(model: nn.Module) -> str:
         f"a hook on the gradient of {name!r} sees that of a micro-batch, which is weighed by its "
         "samples, and not that of the step: what it clamps or scales depends on --micro-batches "
         "(clip_norm= of brim.join clips the sum)"
+    )
+
+
+def of_buffers(changes: Iterable[tuple[str, Tensor, Tensor]], *, samples: int) -> str:
+    """Say in words which buffer of a network a micro-batch's samples have places in.
+
+    That is a queue or a memory of samples, or their number. Empty where there is none.
+
+    Args:
+        changes: name of each buffer, its values before the micro-batch and now.
+        samples: of the micro-batch.
+
+    >>> queue = torch.zeros(4, 2)
+    >>> now = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
+    >>> of_buffers([("queue", queue, now)], samples=2).partition(" (2)")[0]
+    "the samples of a micro-batch change buffer 'queue' by their number"
+    >>> of_buffers([("running_mean", queue, queue + 1)], samples=2)
+    ''
+    """
+    name = next((n for n, before, now in changes if _is_of_samples(before, now, samples)), None)
+    if name is None:
+        return ""
+    return (
+        f"the samples of a micro-batch change buffer {name!r} by their number ({samples}): all "
+        "micro-batches of a step start from the same buffers, of which the step keeps the mean "
+        "change, or of whole numbers the largest value; so a counter goes on by one micro-batch in "
+        "each step, and a queue or memory of samples keeps means; with brim.join(..., "
+        "micro_batches=1) one worker does as the plain script"
+    )
+
+
+def _is_of_samples(before: Tensor, now: Tensor, samples: int) -> bool:
+    """Return whether a buffer changed by the number of samples, or in so many rows or columns."""
+    if samples < 2 or before.is_complex() or before.dtype == torch.bool:
+        return False
+    if before.numel() == 1:
+        return float(now) - float(before) == samples
+    is_changed = now != before
+    return any(
+        size >= 2 * samples
+        and int(is_changed.movedim(axis, 0).reshape(size, -1).any(1).sum()) == samples
+        for axis, size in enumerate(before.shape[:2])
     )
 
 

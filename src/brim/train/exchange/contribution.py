@@ -18,6 +18,13 @@ from brim.tensors.raw import in_c_order, memory_of
 
 _STOP, _DUE = 0, 1  # words that any worker may say to all of them, with a step
 _WORDS = 2
+_UNCHANGED = (
+    "parameters that only the step's end changes: workers have different numbers of micro-batches"
+)
+TO_BOUND = (
+    "a norm or a clamp that forward applies to weights each time has its place in "
+    "optimizer.register_step_post_hook(...)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +205,14 @@ class Contributions:
         self._empty = _empty_buffers_of(model)
         # Of parameters in the first step; tables may be larger than all else, and forward reads them.
         self._looked_at = {n: p for n, p in model.named_parameters() if n not in by_rows}
+        self._scaled = {
+            id(module.weight): module
+            for module in model.modules()
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None
+        }
         self._fingerprints: list[bytes] | None = None
         self._is_first_step = True
+        self._may_initialise = True
         self._averaged = [buffer for buffer in buffers if _is_averaged(buffer.home)]
         self._counted = [buffer for buffer in buffers if not _is_averaged(buffer.home)]
         self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
@@ -240,6 +253,11 @@ class Contributions:
         """Return all buffers, those of whole numbers last."""
         return [*self._averaged, *self._counted]
 
+    def changes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield each buffer's name, its values at the start of the step, and those of now."""
+        for buffer in self.buffers:
+            yield buffer.name, buffer.start, buffer.now().detach()
+
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
         if not self._homes:
@@ -269,20 +287,29 @@ class Contributions:
 
     # Micro-batches --------------------------------------------------------------------------------
 
-    def watch(self) -> None:
-        """Remember which parameters are which, at the start of a step: see `check_unchanged`."""
+    def watch(self, *, is_first: bool = False, closely: bool = False) -> None:
+        """Remember which parameters are which, at the start of a step: see `check_unchanged`.
+
+        Args:
+            is_first: of the job.
+            closely: their values too, as in the first step of this worker.
+        """
         self._versions = [parameter._version for parameter in self._all]
         self._fingerprints = None
-        if self._is_first_step:
+        if self._is_first_step or closely:
             self._fingerprints = [*map(_fingerprint, self._looked_at.values())]
-        self._is_first_step = False
+        self._may_initialise, self._is_first_step = is_first, False
 
     def overlook(self) -> None:
         """Take parameters as they are now: what was put back may hold the network's own, too."""
         self._versions = [parameter._version for parameter in self._all]
 
-    def check_unchanged(self) -> None:
+    def check_unchanged(self) -> str:
         """Check that no parameter changed since `watch`.
+
+        Returns:
+            The name of one that changed by `.data`, where this did not come of the job's first pass;
+            a bound that forward keeps weights within may be the same on all workers.
 
         Raises:
             SpecError: the network itself, or the loop, did so with every micro-batch.
@@ -290,23 +317,29 @@ class Contributions:
         versions = [parameter._version for parameter in self._all]
         if versions != self._versions:
             index = next(i for i, version in enumerate(versions) if version != self._versions[i])
-            frozen = not self._all[index].requires_grad
+            parameter, name = self._all[index], self._all_names[index]
+            if id(parameter) in self._scaled:
+                raise _scales(name, self._scaled[id(parameter)])
             raise SpecError(
-                f"parameter {self._all_names[index]!r}",
+                f"parameter {name!r}",
                 got="a value changed in forward"
-                if frozen
-                else "a value changed by hand within a step",
-                need="parameters that only the step's end changes: workers have different numbers "
-                "of micro-batches",
-                hint="change it after a step, when job.step(loss) is not None; keep what forward "
-                "changes in a buffer",
+                + " or by hand, within a step" * parameter.requires_grad,
+                need=_UNCHANGED,
+                hint="change it after a step, when job.step(loss) is not None, or in "
+                "optimizer.register_step_post_hook(...); keep what forward changes in a buffer",
             )
-        if self._fingerprints is not None:
-            self._check_values(self._fingerprints)
+        if self._fingerprints is None:
+            return ""
+        changed = self._changed_since(self._fingerprints)
+        if not self._may_initialise:  # one pass shows it
+            self._fingerprints = None
+        elif changed:
+            raise _initialises(changed)
+        return changed
 
-    def _check_values(self, digests: list[bytes]) -> None:
-        """Check the changes that versions do not show: writes by `.data`, mostly in first passes."""
-        changed = next(
+    def _changed_since(self, digests: list[bytes]) -> str:
+        """Name a parameter whose change no version shows: writes by `.data`, mostly in first passes."""
+        return next(
             (
                 name
                 for (name, parameter), fingerprint in zip(
@@ -314,17 +347,8 @@ class Contributions:
                 )
                 if _fingerprint(parameter) != fingerprint
             ),
-            None,
+            "",
         )
-        if changed is not None:
-            raise SpecError(
-                f"parameter {changed!r}",
-                got="a value that the first forward pass sets, from the samples that it sees",
-                need="parameters that only the step's end changes: each worker's first samples "
-                "are others",
-                hint="run one batch through the model before brim.join, or in model(), so that "
-                "this is done; where the loop sets it, do so when job.step(loss) is not None",
-            )
 
     def watch_buffers(self) -> None:
         """Remember the buffers as they are now, in a replayed step: see `check_buffers`."""
@@ -557,6 +581,29 @@ class Contributions:
         """Forget the gradients of a step that is done or given up."""
         for parameter in self._parameters:
             parameter.grad = None
+
+
+def _initialises(name: str) -> SpecError:
+    """Return the error of a parameter that the job's first forward pass changes."""
+    return SpecError(
+        f"parameter {name!r}",
+        got="a value that the first forward pass sets, from the samples that it sees",
+        need="parameters that only the step's end changes: each worker's first samples are others",
+        hint="run one batch through the model before brim.join, or in model(), so that this is done; "
+        f"where the loop sets it, do so when job.step(loss) is not None; {TO_BOUND}",
+    )
+
+
+def _scales(name: str, module: nn.Embedding | nn.EmbeddingBag) -> SpecError:
+    """Return the error of an embedding that scales its rows as it looks them up."""
+    return SpecError(
+        f"parameter {name!r}",
+        got=f"{type(module).__name__}(max_norm={module.max_norm:g}), which scales rows in forward",
+        need=_UNCHANGED,
+        hint="leave max_norm out, and scale them behind each step: "
+        "optimizer.register_step_post_hook(lambda *_: embedding.weight.data.renorm_("
+        f"{module.norm_type:g}, 0, {module.max_norm:g}))",
+    )
 
 
 def _fingerprint(parameter: Tensor) -> bytes:

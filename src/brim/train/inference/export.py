@@ -27,7 +27,7 @@ from brim.train.context import shared_environment
 from brim.train.entry.lightning import LightningFile
 from brim.train.entry.training_file import call, functions_of, load
 from brim.train.evaluation import feed_of
-from brim.train.inference.weights import trained_model
+from brim.train.inference.weights import loaded_model
 from brim.train.software import versions
 from brim.train.state.transfer import weights_sha256
 
@@ -57,15 +57,16 @@ def export(spec: JobSpec, directory: Path, *, format: str) -> None:
     """
     os.environ |= shared_environment(spec, "")  # what `brim.param` reads
     module = functions_of(load(spec.file), spec)
-    model = trained_model(module, spec).cpu()
+    model = loaded_model(module, spec).cpu()
     with new_directory(directory) as draft:
         state = {
             name: tensor.detach().clone().contiguous()
             for name, tensor in model.state_dict().items()
         }
+        digest = weights_sha256(model)
         write_through(draft / WEIGHTS, save(state))
-        details = FORMATS[format](draft, model, module)
-        _describe(draft, spec, model, state, details)
+        details = FORMATS[format](draft, model.eval(), module)
+        _describe(draft, spec, state, {"weights_sha256": digest, **details})
 
 
 def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
@@ -218,7 +219,7 @@ def _largest_difference(first: Any, second: Any) -> float | None:
 
 
 def _describe(
-    draft: Path, spec: JobSpec, model: nn.Module, state: dict[str, Tensor], details: dict[str, Any]
+    draft: Path, spec: JobSpec, state: dict[str, Tensor], details: dict[str, Any]
 ) -> None:
     """`manifest.json` for programs, `README.md` for people."""
     assert spec.inference is not None
@@ -234,7 +235,6 @@ def _describe(
         "checkpoint": spec.inference.checkpoint,
         "training_file": spec.file,
         "parameters": spec.parameters,
-        "weights_sha256": weights_sha256(model),
         "versions": versions(),
         "files": files,
         "tensors": {

@@ -52,7 +52,17 @@ def model_of(spec: JobSpec) -> nn.Module:
 
 
 def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
-    """The model of a training file with the weights of `spec.inference`, ready to be used.
+    """Return the model as `loaded_model` does, ready to be used.
+
+    Raises: as `loaded_model`.
+    """
+    return loaded_model(module, spec).eval()
+
+
+def loaded_model(module: ModuleType, spec: JobSpec) -> nn.Module:
+    """The model of a training file with the weights of `spec.inference`, in training mode.
+
+    For use, some layers change their weights: LoRA's merge matrices into them.
 
     Raises:
         SpecError: the checkpoint is of another model.
@@ -86,7 +96,7 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
             _hold(keyed[name], store, table, spec.inference.checkpoint)
         elif not table.oldest:  # else they are candidates
             _put_table(tensors.get(name), store, table, spec.inference.checkpoint)
-    return model.to(device_of(spec)).eval()
+    return model.to(device_of(spec))
 
 
 def _put(tensors: dict[str, Tensor], weights: dict[str, Tensor], field: str) -> None:

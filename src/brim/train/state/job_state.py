@@ -22,7 +22,13 @@ from brim.embeddings.tables.tree import PLACES, TABLES, joined
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.checks.attributes import Attributes
 from brim.train.state.digests import Digests, digests_of
-from brim.train.state.flattening import copy_of, flatten, keeps_strides, unflatten
+from brim.train.state.flattening import (
+    copy_of,
+    flatten,
+    is_record_of_values,
+    keeps_strides,
+    unflatten,
+)
 from brim.train.state.frozen import candidates_of, is_frozen_as, shares_memory
 from brim.train.state.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.state.optimization import Optimization
@@ -112,6 +118,9 @@ class TrainingState:
                 got=f"a {type(thing).__name__} as {name!r}",
                 need="an object with state_dict() and load_state_dict(), or a dict that you change "
                 "in place",
+                hint=f"job.register_state({name!r}, vars(...)), which is the dict of its attributes"
+                if is_record_of_values(type(thing))
+                else "",
             )
         try:
             flatten(_state_of(thing))

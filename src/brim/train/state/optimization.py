@@ -23,10 +23,12 @@ from brim.train.checks import backward_errors
 from brim.train.checks.attributes import is_plain
 from brim.train.checks.schedules import ScheduleWatch, rates_of
 from brim.train.state.flattening import NEED, NotCarried, flatten
-from brim.train.state.restoring import restore
+from brim.train.state.restoring import put_in_order, renumbered, restore, taken_over
 
 INTERVALS = ("step", "epoch")
 ATTRIBUTES = "optimizer attributes"  # which no state_dict() has; carried, but not compared
+ORDERED = "parameters in order"  # as the network has them: those of an older brim are not
+_TORCHS_OWN = ("defaults", "state", "param_groups")  # of an optimizer's attributes
 _BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
 _HORIZONS = ("T_max", "total_iters", "T_0")  # how many of its own steps a scheduler reckons with
 
@@ -62,14 +64,11 @@ class Optimization:
         ids = {id(parameter) for parameter in model.parameters()}
         for optimizer in optimizers:
             check_optimizer(optimizer)
-            if any(id(p) not in ids for group in optimizer.param_groups for p in group["params"]):
-                raise SpecError(
-                    "optimizer",
-                    got="a parameter that no model has",
-                    need="only parameters of the model: other gradients are not summed over the "
-                    "workers",
-                    hint="brim.join([model, criterion], optimizer) if the loss has its own weights",
-                )
+            strangers = (
+                p for group in optimizer.param_groups for p in group["params"] if id(p) not in ids
+            )
+            if (stranger := next(strangers, None)) is not None:
+                raise _no_models_own(stranger)
         self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
         self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
         self._monitor = monitor
@@ -83,6 +82,7 @@ class Optimization:
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
+        self._numbers = [put_in_order(optimizer, self._parameters) for optimizer in optimizers]
         # torch's function around the engine shows its caller's context to the threads of devices; of
         # a network on the CPU there are none, and each node would only copy it.
         is_on_host = all(parameter.is_cpu for parameter in self._parameters)
@@ -392,16 +392,21 @@ class Optimization:
             "scheduler": [scheduler.state_dict() for scheduler in self._schedulers],
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             ATTRIBUTES: self._changed_attributes(),
+            ORDERED: True,
         }
 
     def _changed_attributes(self) -> list[dict[str, Any]]:
-        """Return, of each optimizer, the plain attributes that its steps change: counters, mostly."""
+        """Return, of each optimizer, the plain attributes that its steps change: counters, mostly.
+
+        With them, those in which it keeps tensors beside its state, averages of weights for one.
+        """
         return [
             {
                 name: copy.copy(value)
                 for name, value in _plain_ones(optimizer).items()
                 if name not in previous or previous[name] != value
             }
+            | _tensors_in(optimizer)
             for optimizer, previous in zip(self.optimizers, self._own_before, strict=True)
         ]
 
@@ -419,11 +424,12 @@ class Optimization:
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere."""
         states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
-        for optimizer, state in zip(self.optimizers, states, strict=True):
-            restore(optimizer, state)
+        for optimizer, state, numbers in zip(self.optimizers, states, self._numbers, strict=True):
+            restore(optimizer, state if tree.get(ORDERED) else renumbered(state, numbers))
         for optimizer, attributes in zip(self.optimizers, tree.get(ATTRIBUTES, []), strict=False):
             for name, value in attributes.items():
-                setattr(optimizer, name, copy.copy(value))
+                own = getattr(optimizer, name, None)
+                setattr(optimizer, name, taken_over(own, value, self._parameters[0].device))
         for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
         if self._scaler is not None and tree["scaler"]:
@@ -455,6 +461,23 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
         raise SpecError(
             field, got=f"{library}'s {type(optimizer).__name__}, a wrapper", need=need, hint=hint
         )
+
+
+def _no_models_own(tensor: Tensor) -> SpecError:
+    """Return the error of a tensor to train that is in no model."""
+    is_parameter = isinstance(tensor, nn.Parameter)
+    return SpecError(
+        "optimizer",
+        got="a parameter that no model has"
+        if is_parameter
+        else f"a tensor of shape {list(tensor.shape)} that is no nn.Parameter of a model",
+        need="only parameters of the model: other gradients are not summed over the workers",
+        hint="brim.join([model, criterion], optimizer) if the loss has its own weights"
+        if is_parameter
+        else "put it in a module before the optimizer is made (criterion.a = nn.Parameter("
+        "criterion.a.detach()), nn.ParameterList([a])), and brim.join([model, criterion], "
+        "optimizer)",
+    )
 
 
 def _computes_again(optimizer: torch.optim.Optimizer, field: str) -> SpecError:
@@ -571,12 +594,48 @@ def _needs_epoch(step: Callable[..., Any]) -> bool:
 
 def _plain_ones(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the attributes of an optimizer that are numbers, text or lists of them."""
-    torchs_own = ("defaults", "state", "param_groups")
     return {
         name: copy.copy(value)
         for name, value in vars(optimizer).items()
-        if name not in torchs_own and is_plain(value)
+        if name not in _TORCHS_OWN and is_plain(value)
     }
+
+
+def _tensors_in(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the attributes of an optimizer that are tensors, or lists and dicts of them.
+
+    Those that list its parameters are left out.
+    """
+    ids = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name not in _TORCHS_OWN
+        and not is_plain(value)
+        and _holds_only(value, lambda tensor: id(tensor) not in ids)
+        and _is_carried({name: value})
+    }
+
+
+def _holds_only(value: Any, accepts: Callable[[Tensor], bool]) -> bool:
+    """Return whether a value consists of accepted tensors and plain ones."""
+    match value:
+        case Tensor():
+            return accepts(value)
+        case dict():
+            parts = list(value.values())
+            return is_plain(list(value)) and all(_holds_only(part, accepts) for part in parts)
+        case list() | tuple():
+            return all(_holds_only(part, accepts) for part in value)
+    return is_plain(value)
+
+
+def _is_carried(tree: Any) -> bool:
+    try:
+        flatten(tree)
+    except NotCarried:
+        return False
+    return True
 
 
 def _copied(value: Any) -> Any:
