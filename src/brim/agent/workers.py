@@ -195,6 +195,8 @@ class Workers:
                 self._templates, self._was_ever_ready = 0, True
                 self._ready.set()
                 self._tell.ready()
+            case WorkerForked(worker=worker, pid=0, problem=problem):
+                self._lose(worker, f"it was not started: {problem}")
             case WorkerForked(worker=worker, pid=pid):
                 self._unanswered.discard(worker)
                 if worker in self._processes:

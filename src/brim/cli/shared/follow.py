@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,21 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     Raises:
         SpecError, EnvironmentFault: it cannot be started.
     """
+    from brim.runs.starting import taken_back_if_stopped
+
+    sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with taken_back_if_stopped(ready):
+            return _follow(ready, as_json=as_json, prints=prints)
+    except KeyboardInterrupt:
+        if not ready.run_dir.exists():
+            warn("stopped before it began: nothing is left of it")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, sigterm)
+
+
+def _follow(ready: Ready, *, as_json: bool, prints: bool) -> int:
     from brim.runs import following
     from brim.runs.outcome import state_of, summary_of
 

@@ -1,0 +1,238 @@
+"""A host with too few processes, threads or bytes: who is told what, and what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from click.testing import CliRunner
+
+from brim.agent import keeper as keeper_module
+from brim.agent.births import Process
+from brim.agent.keeper import Keeper
+from brim.cli.__main__ import cli
+from brim.errors import EnvironmentFault
+from brim.host.clock import VirtualClock
+from brim.host.threads import Threads
+from brim.runs.followers import Followers
+from brim.runs.plain import PlainView
+from brim.scheduler.turns import NoThread, TenantThreads
+from brim.wire.frames import FrameBuffer, frame
+from brim.wire.messages import Codec, TemplateMessage, WorkerForked
+from brim.worker.template import TemplateProcess
+from edges.test_workers import Bench
+from recorded_run import RecordedRun, spec
+
+NO_PROCESS = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+NO_THREAD = RuntimeError("can't start new thread")
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise NO_PROCESS
+
+
+def refuse_thread(*_: object, **__: object) -> NoReturn:
+    raise NO_THREAD
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NO_PROCESS, "brim: [Errno 11] Resource temporarily unavailable; no more processes"),
+        (NO_THREAD, "brim: can't start new thread; no more processes or threads are allowed"),
+        (MemoryError(), "brim: there is no more memory: see free"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full: see df -h"),
+        (OSError(errno.EROFS, "Read-only file system"), "the file system can only be read"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_verbs_name_what_is_short(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("brim.cli.jobs.client_of", fail)
+    result = CliRunner().invoke(cli, ["jobs"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_other_errors_keep_their_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.cli.jobs.client_of", lambda *_: 1 / 0)
+    assert isinstance(CliRunner().invoke(cli, ["jobs"]).exception, ZeroDivisionError)
+
+
+def test_output_without_room_fails_the_command(tmp_path: Path) -> None:
+    """Python itself would leave with 120, and with words of its own."""
+
+    def have_no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    with (tmp_path / "out").open("wb") as out:
+        ended = subprocess.run(
+            [sys.executable, "-m", "brim", "help", "jobs"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=have_no_room,
+            timeout=120,
+            check=False,
+        )
+    assert ended.returncode == 1, ended.stderr
+    assert (
+        ended.stderr
+        == "brim: [Errno 27] File too large; no larger file is allowed: see ulimit -f\n"
+    )
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_full_disk_under_progress_ends_no_training() -> None:
+    view = PlainView(Full(), clock=VirtualClock())
+    view.note("starting")
+    view.say("a line")
+    view.close()
+
+
+class Notes(list[str]):
+    """Keeps the notes that a view is given."""
+
+    def note(self, text: str) -> None:
+        self.append(text)
+
+
+def test_logger_without_process_is_tried_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run must not end because one of its loggers cannot be started."""
+    run = RecordedRun(tmp_path, spec())
+    run.begin()
+    monkeypatch.setattr("brim.runs.followers.subprocess.Popen", refuse)
+    clock, notes = VirtualClock(100.0), Notes()
+    monkeypatch.setattr("brim.runs.followers.monotonic", clock.now)
+    followers = Followers(tmp_path, ["tensorboard"])
+    for _ in range(5):
+        followers.tend(notes)
+        clock.advance(0.5)
+    assert len(notes) == 1
+    assert "logger tensorboard cannot be started, and is later: [Errno 11]" in notes[0]
+    (missing,) = followers.finish()
+    assert "logger tensorboard has not got all of this run: [Errno 11]" in missing
+    followers.kill()
+
+
+def test_work_waits_for_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Threads(4) as threads:
+        go_on = threading.Event()
+        first = threads.submit(go_on.wait, 60.0)
+        with monkeypatch.context() as few:
+            few.setattr(threading.Thread, "start", refuse_thread)
+            others = [threads.submit(int) for _ in range(3)]
+        go_on.set()
+        assert [work.result(60.0) for work in (first, *others)] == [True, 0, 0, 0]
+    monkeypatch.setattr(threading.Thread, "start", refuse_thread)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Threads(1).submit(int)
+
+
+def test_refused_threads_give_their_turns_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        threads = TenantThreads("answers", of_caller=1, in_all=1, to_begin=5.0)
+        with monkeypatch.context() as few:
+            few.setattr(threading.Thread, "start", refuse_thread)
+            for _ in range(3):
+                with pytest.raises(NoThread, match="can't start new thread"):
+                    await threads.run("ads", int)
+        assert await threads.run("ads", int) == 0
+
+    asyncio.run(ask())
+
+
+# Workers ------------------------------------------------------------------------------------------
+
+
+def test_template_outlives_a_refused_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, control = socket.socketpair()
+    template = TemplateProcess(
+        control, spec(), str(tmp_path), "127.0.0.1", secret=b"", begin_again=None
+    )
+    codec: Codec[TemplateMessage] = Codec(TemplateMessage)
+    monkeypatch.setattr(os, "fork", refuse)
+    with agent, control:
+        for worker in ("w1", "w2"):
+            before = len(os.listdir("/proc/self/fd"))
+            with open(os.devnull) as null:
+                socket.send_fds(agent, [frame(f"{worker} 0".encode())], [null.fileno()] * 6)
+            assert template._take_request()
+            assert len(os.listdir("/proc/self/fd")) == before
+            (message,) = FrameBuffer().feed(agent.recv(4096))
+            told = codec.decode(message)
+            assert isinstance(told, WorkerForked)
+            assert (told.worker, told.pid) == (worker, 0)
+            assert "no more processes or threads are allowed here" in told.problem
+
+
+def test_unforked_worker_is_lost_with_its_reason(tmp_path: Path) -> None:
+    ends: list[tuple[str, str]] = []
+
+    async def live() -> None:
+        lost = asyncio.Event()
+
+        def gone(worker: str, status: int | None, reason: str) -> None:
+            ends.append((worker, reason))
+            lost.set()
+
+        bench = Bench(tmp_path, gone=gone)
+        with await bench.begin("w1"):
+            bench.say(WorkerForked(worker="w1", pid=0, problem="no more processes"))
+            async with asyncio.timeout(60):
+                await lost.wait()
+            await bench.end()
+
+    asyncio.run(live())
+    assert ends == [("w1", "it was not started: no more processes")]
+
+
+@pytest.mark.parametrize("refusals", [2, 100])
+def test_keeper_tries_again_to_start_a_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(keeper_module, "_LONGEST_WAIT", 0.0)
+    starts = 0
+
+    def dies(*_: object, **__: object) -> Process:
+        return subprocess.Popen(["false"])
+
+    def start(*_: object, **__: object) -> Process:
+        nonlocal starts
+        starts += 1
+        if starts <= refusals:
+            raise NO_PROCESS
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(keeper_module, "start_anew", start)
+    keeper = Keeper([], tmp_path, dies)
+    if refusals == 2:
+        asyncio.run(keeper.run())
+        assert starts == 3
+    else:
+        with pytest.raises(EnvironmentFault, match=r"before it began: \[Errno 11\].*ulimit -u"):
+            asyncio.run(keeper.run())
