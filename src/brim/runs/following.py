@@ -33,6 +33,7 @@ from brim.telemetry.history import RunHistory, RunReader, read_history
 # Seconds between two looks: fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
 _TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
+_TO_STOP_UNHEARD = 30.0  # seconds that a run which has said nothing has to end when it is asked to
 _LAST_LINES = 200  # of rank 0, among which its failure is looked for
 
 
@@ -189,6 +190,7 @@ class _Watch:
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.interrupt_hint = "interrupt again"
         self.interrupts = 0
+        self._stopping_at: float | None = None  # the first of these
         self._started_at: float | None = monotonic()  # None: its records tell how far it is
         self._to_say_so = _TO_SAY_SO
 
@@ -204,6 +206,7 @@ class _Watch:
                 # Asked first: what it wrote at its very end is shown as well.
                 code = self._run.poll()
                 self._show()
+                self._give_up()
                 if code is not None:
                     self._say(self._prints.rest(self._reader.history) if self._prints else ())
                     return code
@@ -232,6 +235,15 @@ class _Watch:
             self._to_say_so = 2 * duration
             self._view.note(f"the run is still starting ({duration:.0f} s so far)")
 
+    def _give_up(self) -> None:
+        """Kill a run that was asked to stop, and whose processes have said nothing yet."""
+        if self._stopping_at is None or self.is_heard:
+            return
+        if monotonic() - self._stopping_at > _TO_STOP_UNHEARD:
+            self._stopping_at = None
+            self._view.note("killing the run, which has not begun and does not end")
+            self._run.kill()
+
     def _say(self, lines: Iterator[str] | Sequence[str]) -> None:
         for line in lines:
             self._view.say(line)
@@ -241,6 +253,7 @@ class _Watch:
         """Ask the run to stop; the second time, end it."""
         self.interrupts += 1
         if self.interrupts == 1:
+            self._stopping_at = monotonic()
             self._view.note(
                 f"stopping at the next step with a checkpoint; {self.interrupt_hint} to kill"
             )

@@ -238,7 +238,8 @@ def _check_room(spec: JobSpec, *, listen: str | None) -> None:
             need=f"at most {most:,}: more processes or open files are not allowed on this host",
             hint=f"--workers {min(most, 4)}, or as many as the host has cores"
             if most
-            else "ulimit -Hn and ulimit -Hu show the limits, which an administrator can raise",
+            else "ulimit -Hn, ulimit -Hu and the pids.max of a container are the limits, which an "
+            "administrator can raise",
         )
     if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
         raise SpecError(

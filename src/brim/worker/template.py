@@ -34,7 +34,7 @@ from brim.host.process import (
     readable,
     run_module,
 )
-from brim.host.shortage import words_of_shortage
+from brim.host.shortage import told_in_words, words_of_shortage
 from brim.host.stacks import show_no_more, show_when_asked
 from brim.storage.job_file import read_job, with_code_in_place
 from brim.train.context import (
@@ -120,10 +120,11 @@ class TemplateProcess:
     def run(self) -> None:
         """Serve until the agent is gone."""
         try:
-            self._spec = with_code_in_place(Path(self._run_dir), self._spec)
-            os.environ |= self._spec.env  # which says where a module of that code is
-            import_own_code(self._spec)
-            self._prepare()
+            with told_in_words("no worker can be started"):
+                self._spec = with_code_in_place(Path(self._run_dir), self._spec)
+                os.environ |= self._spec.env  # which says where a module of that code is
+                import_own_code(self._spec)
+                self._prepare()
         except BrimError as error:
             self._tell(failure_of(error))
             self._control.recv(1)  # nothing can be started any more: wait until the agent is gone

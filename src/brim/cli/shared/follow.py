@@ -57,8 +57,11 @@ def _follow(ready: Ready, *, as_json: bool, prints: bool) -> int:
     if failed and failed.who == "spec":
         return EXIT_USAGE
     if not failed and not history.ended:
+        from brim.telemetry.logs import last_line
+
         message = "the agent of this run is gone, and its master and workers ended with it"
-        click.echo(f"brim: {message}: brim logs {ready.run_dir} may tell why", err=True)
+        reason = last_line(ready.run_dir / "logs" / "agent.log")
+        warn(f"{message}: {reason or f'brim logs {ready.run_dir} may tell why'}")
     resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""
     summary = {**summary_of(history, ready.run_dir), **_of_inference(ready.spec)}
     _print_summary(summary, ended.report, resume, as_json=as_json)
