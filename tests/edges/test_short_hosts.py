@@ -20,15 +20,19 @@ from click.testing import CliRunner
 from brim.agent import keeper as keeper_module
 from brim.agent.births import Process
 from brim.agent.keeper import Keeper
+from brim.backends.watching import RunWatch
 from brim.cli.__main__ import cli
 from brim.errors import EnvironmentFault
 from brim.host.clock import VirtualClock
 from brim.host.threads import Threads
+from brim.node.loop import NodeAgent
 from brim.runs.followers import Followers
 from brim.runs.plain import PlainView
 from brim.scheduler.turns import NoThread, TenantThreads
+from brim.storage.bundles import digest_of, pack, unpack
 from brim.wire.frames import FrameBuffer, frame
-from brim.wire.messages import Codec, TemplateMessage, WorkerForked
+from brim.wire.messages import Codec, JobFailed, TemplateMessage, WorkerForked
+from brim.wire.nodes import Begin
 from brim.worker.template import TemplateProcess
 from edges.test_workers import Bench
 from recorded_run import RecordedRun, spec
@@ -236,3 +240,93 @@ def test_keeper_tries_again_to_start_a_master(
     else:
         with pytest.raises(EnvironmentFault, match=r"before it began: \[Errno 11\].*ulimit -u"):
             asyncio.run(keeper.run())
+
+
+@pytest.mark.parametrize(
+    ("printed", "killed", "end"),
+    [
+        ("", "out of memory: the kernel ended it", "; out of memory: the kernel ended it"),
+        ("one\nImportError: cannot map\n", "", "; ImportError: cannot map"),
+        ("", "", "template.log"),
+    ],
+)
+def test_dead_template_is_told_with_its_reason(
+    tmp_path: Path, printed: str, killed: str, end: str
+) -> None:
+    failures: list[str] = []
+
+    async def live() -> None:
+        is_told = asyncio.Event()
+
+        def failed(failure: JobFailed) -> None:
+            failures.append(failure.message)
+            is_told.set()
+
+        bench = Bench(tmp_path, failed=failed)
+        bench.workers._why_killed = lambda: killed
+        (tmp_path / "logs" / "template.log").write_text(printed)
+        await bench.workers.listen()
+        bench.template.close()
+        async with asyncio.timeout(60):
+            await is_told.wait()
+        await bench.end()
+
+    asyncio.run(live())
+    (message,) = failures
+    assert message.startswith("the template process died: see ")
+    assert message.endswith(end)
+
+
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+def test_last_words_of_processes_are_told(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs" / "agent.log"
+    log.write_text("of an earlier start\n")
+    watch = RunWatch(tmp_path)
+    watch.begin(1.0)
+    assert watch.seen(alive=False, workers={}).problem == ""
+    with log.open("a") as file:
+        file.write("first\nno more processes\n")
+    assert watch.seen(alive=True, workers={}).problem == ""
+    words = "its processes died; the last line of their log: no more processes"
+    assert watch.seen(alive=False, workers={}).problem == words
+
+
+def test_node_tells_a_job_why_it_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, caller = socket.socketpair()
+    begin = Begin(
+        job="job-1",
+        arguments=[],
+        python=(sys.executable, ""),
+        environment={},
+        directory=str(tmp_path),
+        fallback="",
+        user="",
+        listens=False,
+    )
+    monkeypatch.setattr(os, "fork", refuse)
+    with node, caller, (tmp_path / "log").open("wb") as log, socket.socket() as listener:
+        output = os.dup(log.fileno())
+        monkeypatch.setattr(
+            "brim.node.loop.receive", lambda _: (begin, [os.dup(0), output, os.dup(0)])
+        )
+        assert NodeAgent(listener)._serve(node)
+    text = (tmp_path / "log").read_text()
+    assert text.startswith("brim: not started by its node: Begin: [Errno 11]")
+    assert "no more processes or threads are allowed here" in text
+
+
+def test_code_is_unpacked_without_temporary_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_folder() -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", refuse_folder)
+    bundle = pack({"a.py": b"1"})
+    assert (unpack(bundle, digest_of(bundle)) / "a.py").read_bytes() == b"1"
