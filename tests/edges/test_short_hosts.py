@@ -146,8 +146,8 @@ def test_work_waits_for_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -
     with Threads(4) as threads:
         go_on = threading.Event()
         first = threads.submit(go_on.wait, 60.0)
-        with monkeypatch.context() as few:
-            few.setattr(threading.Thread, "start", refuse_thread)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse_thread)
             others = [threads.submit(int) for _ in range(3)]
         go_on.set()
         assert first.result(60.0)
@@ -160,8 +160,8 @@ def test_work_waits_for_the_threads_there_are(monkeypatch: pytest.MonkeyPatch) -
 def test_refused_threads_give_their_turns_back(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
         threads = TenantThreads("answers", of_caller=1, in_all=1, to_begin=5.0)
-        with monkeypatch.context() as few:
-            few.setattr(threading.Thread, "start", refuse_thread)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse_thread)
             for _ in range(3):
                 with pytest.raises(NoThread, match="can't start new thread"):
                     await threads.run("ads", int)
@@ -182,11 +182,11 @@ def test_template_outlives_a_refused_fork(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "fork", refuse)
     with agent, control:
         for worker in ("w1", "w2"):
-            before = len(os.listdir("/proc/self/fd"))
+            count = len(os.listdir("/proc/self/fd"))
             with open(os.devnull) as null:
                 socket.send_fds(agent, [frame(f"{worker} 0".encode())], [null.fileno()] * 6)
             assert template._take_request()
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert len(os.listdir("/proc/self/fd")) == count
             (message,) = FrameBuffer().feed(agent.recv(4096))
             told = codec.decode(message)
             assert isinstance(told, WorkerForked)
@@ -295,9 +295,7 @@ def test_last_words_of_processes_are_told(tmp_path: Path) -> None:
     assert watch.seen(alive=False, workers={}).problem == words
 
 
-def test_node_tells_a_job_why_it_is_not_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_node_tells_why_no_job_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node, caller = socket.socketpair()
     begin = Begin(
         job="job-1",

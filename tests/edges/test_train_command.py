@@ -297,9 +297,7 @@ def with_signal(number: signal.Signals, name: str) -> Callable[..., Any]:
     return call
 
 
-def test_a_silent_run_that_does_not_end_is_killed(
-    train: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_endless_runs_are_killed(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def hangs(run: RecordedRun) -> Iterator[int | None]:
         for path in run.run_dir.glob("*.jsonl"):
             path.unlink()

@@ -107,7 +107,7 @@ def most_workers() -> int:
 
 
 def _workers_within(most: Path) -> int:
-    """Return the most workers that a control group has tasks for, by the file of its limit; -1: any."""
+    """Return the most workers within the tasks of a control group, by the file of its limit; -1: any."""
     try:
         free = int(most.read_text()) - int(most.with_name("pids.current").read_text())
     except (OSError, ValueError):  # there is no limit: `max`

@@ -1,7 +1,6 @@
-"""What a host has too little of, or does not let this account have, in words.
+"""Shortages of a host in words: the missing resource, and the place of its limit.
 
-The kernel refuses with a number, and Python's threads with an error of no type of their own. People
-need to hear what is missing and where its limit is.
+The kernel refuses with a number, and Python's threads with an error of no type of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NO_THREAD = "can't start new thread"
 
 
 def words_of_shortage(error: BaseException) -> str:
-    """Return what an error says that this host has too little of; empty where it says no such thing.
+    """Return the shortage behind an error, in words; empty for other errors.
 
     >>> words_of_shortage(OSError(errno.ENOSPC, "No space left on device", "runs/a"))
     "[Errno 28] No space left on device: 'runs/a'; the disk is full: see df -h and df -i"
@@ -53,10 +52,10 @@ def words_of_shortage(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def told_in_words(of: str = "") -> Iterator[None]:
-    """Turn errors for which this host has too little into faults that say so.
+    """Turn errors of shortages into faults with their words.
 
     Args:
-        of: what was being done, such as `cannot start the run`; empty: nothing is said of it.
+        of: the beginning of the words, such as `cannot start the run`.
 
     Raises:
         EnvironmentFault: in the place of such an error.

@@ -1,4 +1,4 @@
-"""Threads for a process that goes on where this host does not allow it as many as it asks for."""
+"""Threads of a process, within the limit of this host."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that share what there is to do.
-
-    Where no further one can be started, work waits for one that there is.
-    """
+    """Threads with one queue of work: without room for a further thread, work waits."""
 
     def _adjust_thread_count(self) -> None:
         try:
