@@ -150,6 +150,15 @@ def test_waiting_jobs_say_who_holds_their_devices() -> None:
     assert waits(jobs, "job-3") == text.format("tenant ads"), "another tenant's jobs have no names"
 
 
+def test_jobs_larger_than_the_cluster_say_so() -> None:
+    jobs = crowd("ads")
+    jobs.submit("9", tenant="web")
+    plan = Decision(workers={"job-1": 8}, nodes={"job-1": {"node0": 8}}, reasons={"job-2": FULL})
+    jobs.hear(Decided(plan), 2.0)
+    words = "it needs 9 devices, and the cluster has 8: it waits for further nodes, or for fewer workers"
+    assert waits(jobs, "job-2") == words
+
+
 def test_waiting_jobs_say_when_they_begin() -> None:
     jobs = crowd("ads", "ads", "web")
     start = ExpectedStart(moment=91.0, giver="job-1", ends=True)

@@ -120,6 +120,7 @@ LAWS = {
         {
             "backends/local.py": "a log in a folder of another account must be a regular file",
             "backends/warm_agents.py": "a pipe, by whose end an agent knows that its command is gone",
+            "cli/shared/usage.py": "the null device, in the place of output without room",
             "cli/token.py": "a file for the token must be there before the token is given",
             "host/control_groups.py": "files of the kernel",
             "loggers/tensorboard.py": "tensorboard reads its file while it grows",

@@ -18,6 +18,7 @@ import pytest
 from brim.agent.templates import start_template
 from brim.agent.workers import Callbacks, Workers
 from brim.backends.local import LocalRun, start
+from brim.errors import EnvironmentFault
 from brim.host.process import birth_of
 from brim.storage.contact import Contact, write_contact
 from brim.storage.job_file import write_job
@@ -152,7 +153,8 @@ def test_an_unstartable_run_frees_its_port(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.EAGAIN, "no process can be made")
 
     monkeypatch.setattr("brim.backends.local.subprocess.Popen", fails)
-    with pytest.raises(OSError, match="no process can be made") as failed:
+    words = r"agent cannot be started: \[Errno 11\] no process can be made; no more processes"
+    with pytest.raises(EnvironmentFault, match=words) as failed:
         start(spec(), tmp_path, resume=False, listen="127.0.0.1:0")
     socket.create_server(("127.0.0.1", *ports)).close()
     assert failed.tb is not None, "what start had in hand is not gone by itself"

@@ -75,11 +75,23 @@ def called(name: bytes) -> Iterator[int]:
 def test_limits_bound_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_NOFILE: (9, 300), resource.RLIMIT_NPROC: (-1, -1)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr("brim.host.process.files_about_us", lambda _: [])
     assert files_for(most_workers()) <= 300 < files_for(most_workers() + 1)
     limits[resource.RLIMIT_NPROC] = (5, 20)
     assert most_workers() == 20
     limits[resource.RLIMIT_NOFILE] = (9, 10)
     assert most_workers() == 0
+
+
+@pytest.mark.parametrize(("most", "workers"), [("max", 1000), ("50", 8), ("40", 4), ("9", 0)])
+def test_a_container_bounds_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str, workers: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, -1))
+    monkeypatch.setattr("brim.host.process.files_about_us", lambda name: [tmp_path / name])
+    (tmp_path / "pids.max").write_text(f"{most}\n")
+    (tmp_path / "pids.current").write_text("10\n")
+    assert min(1000, most_workers()) == workers
 
 
 def test_files_of_an_agent_are_allowed_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:

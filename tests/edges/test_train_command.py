@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -249,6 +250,75 @@ def test_the_second_ctrl_c_kills_the_run(train: Any) -> None:
     assert f"resume     brim resume {runtime.run_dir}" in result.stdout
     assert result.exit_code == 0
     assert signal.getsignal(signal.SIGINT) is handler_before
+
+
+@pytest.mark.parametrize("moment", ["before the run starts", "while it starts", "before it begins"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_before_the_beginning_leaves_nothing(
+    train: Any, monkeypatch: pytest.MonkeyPatch, moment: str, number: signal.Signals
+) -> None:
+    def says_nothing(run: RecordedRun) -> Iterator[int | None]:
+        if moment == "before it begins":
+            signal.raise_signal(number)
+        yield None
+        (run.run_dir / "job.json").touch()
+        for path in run.run_dir.glob("*.jsonl"):  # its agent was ended before there were any
+            path.unlink()
+        yield 1
+
+    handler_before = signal.getsignal(signal.SIGTERM)
+    _, previous = train(to_the_end)
+    if moment == "before the run starts":
+        monkeypatch.setattr("brim.runs.following.Followers", lambda *_: signal.raise_signal(number))
+    elif moment == "while it starts":
+        monkeypatch.setattr(
+            "brim.runs.following._start", with_signal(number, "brim.runs.following._start")
+        )
+    result, _ = train(says_nothing)
+    assert result.exit_code == 1
+    assert "brim: stopped before it began: nothing is left of it" in result.stderr
+    assert "gone" not in result.stderr
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(
+        ["latest", previous.run_dir.name]
+    )
+    assert Path("runs/latest").resolve() == previous.run_dir.resolve()
+    assert signal.getsignal(signal.SIGTERM) is handler_before
+
+
+def with_signal(number: signal.Signals, name: str) -> Callable[..., Any]:
+    """Return a function that is called with a signal on its way."""
+    function = pkgutil.resolve_name(name)
+
+    def call(*arguments: Any) -> Any:
+        found = function(*arguments)
+        signal.raise_signal(number)
+        return found
+
+    return call
+
+
+def test_silent_endless_runs_are_killed(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(run: RecordedRun) -> Iterator[int | None]:
+        for path in run.run_dir.glob("*.jsonl"):
+            path.unlink()
+        signal.raise_signal(signal.SIGTERM)
+        while "kill" not in runtimes[0].calls:
+            yield None
+        yield 1
+
+    runtimes: list[FakeRuntime] = []
+    monkeypatch.setattr("brim.runs.following._TO_STOP_UNHEARD", 0.1)
+    begin = FakeRuntime.__init__
+
+    def note(self: FakeRuntime, script: Script) -> None:
+        runtimes.append(self)
+        begin(self, script)
+
+    monkeypatch.setattr(FakeRuntime, "__init__", note)
+    result, runtime = train(hangs)
+    assert runtime.calls == ["interrupt", "kill"]
+    assert "killing the run, which has not begun and does not end" in result.stderr
+    assert result.exit_code == 1
 
 
 def test_resume_goes_on_with_the_recorded_spec(train: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,18 @@ def test_no_id_is_negative() -> None:
     lookup = KeyedLookup(trained(3, name="users"), "deep")
     with pytest.raises(SpecError, match="ids of 'users': got -1"):
         lookup(torch.tensor([1, -1]))
+
+
+def test_a_full_disk_ends_no_export(tmp_path: Path) -> None:
+    """Torch's own writer of files aborts the process."""
+    served = Served(with_lookups(Net(50)), None, None).eval()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save_program(tmp_path / "model.pt2", served, IDS[:12].reshape(4, 3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_program_takes_rows_of_any_number(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import sys
+import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
 from brim.train.failures import blame
+from brim.train.signals import beat_forever
 from brim.wire.messages import failure_of
 
 SPEC = SpecError("--workers", got="0", need="1")
@@ -46,6 +49,11 @@ def exit_over(cause: Exception, status: int | str) -> SystemExit:
             "out of memory on this host: MemoryError; run fewer workers on it",
         ),
         (OSError(errno.ENOMEM, "no room"), UserCodeError, "out of memory on this host: OSError"),
+        (
+            RuntimeError("can't start new thread"),
+            UserCodeError,
+            "no more processes or threads are allowed here: see ulimit -u",
+        ),
         (SPEC, SpecError, "--workers"),
         (exit_over(SPEC, 1), SpecError, "--workers"),
         (exit_over(ZeroDivisionError("theirs"), 1), UserCodeError, "ZeroDivisionError: theirs"),
@@ -94,3 +102,13 @@ def test_other_errors_say_nothing_of_memory() -> None:
         KeyError("memory"),
     ):
         assert "out of memory" not in failure_of(blame(error)).message
+
+
+def test_refused_threads_of_brim_are_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = RuntimeError("can't start new thread")
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=refusal))
+    with pytest.raises(RuntimeError) as refused:
+        beat_forever(lambda: None, interval=1.0)
+    fault = blame(refused.value)
+    assert isinstance(fault, EnvironmentFault)
+    assert fault.retryable

@@ -33,6 +33,7 @@ from brim.host.process import (
     end_family,
     exit_on_sigterm,
 )
+from brim.host.shortage import told_in_words
 from brim.storage.copies import CopiedFiles
 from brim.storage.heartbeat import HeartbeatFile
 from brim.storage.heir import UNHEARD, succession
@@ -296,6 +297,14 @@ def main(start: StartProcess = start_anew) -> None:
     Args:
         start: how the template, and the first life of the master, are started.
     """
+    try:
+        with told_in_words("the agent cannot go on"):
+            _serve_as_told(start)
+    except EnvironmentFault as fault:
+        sys.exit(str(fault))
+
+
+def _serve_as_told(start: StartProcess) -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.agent", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument(

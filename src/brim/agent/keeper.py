@@ -16,6 +16,7 @@ from brim.agent.births import Process, StartProcess, start_anew
 from brim.errors import EnvironmentFault
 from brim.host.clock import monotonic
 from brim.host.process import work_of
+from brim.host.shortage import words_of_shortage
 from brim.storage.contact import remove_contact
 from brim.storage.files import open_log
 
@@ -80,13 +81,24 @@ class Keeper:
         while True:
             if await asyncio.to_thread(self._process.wait) == 0 or self._ending:
                 return
+            await self._replace()
+
+    async def _replace(self) -> None:
+        """Start another master; where none can be started, that counts as its death."""
+        problem = ""
+        while not self._ending:
             self._deaths += 1
             if self._deaths > _MOST_DEATHS:
+                words = f", the last time before it began: {problem}" if problem else ""
                 raise EnvironmentFault(
-                    f"the master died {self._deaths} times in a row: see {self._log}"
+                    f"the master died {self._deaths} times in a row{words}: see {self._log}"
                 )
             await asyncio.sleep(min(_LONGEST_WAIT, 0.05 * (2 ** (self._deaths - 1) - 1)))
-            self._begin(start_anew)
+            try:
+                self._begin(start_anew)
+                return
+            except OSError as error:
+                problem = words_of_shortage(error) or str(error)
 
     def on_first_word(self) -> None:
         """The master has said the first word on a connection."""

@@ -157,6 +157,7 @@ class Agent:
         self._moves: dict[str, int] = {}
         self._hung: dict[str, Hang] = {}
         self._memory = Memory(limit=None)
+        self._memory.look({}, now=clock.now())  # what was before explains no end of what comes
         self._too_large: set[str] = set()  # who was killed since it had too much memory
         self._suspect: set[str] = set()
         self._layout = ""
@@ -244,7 +245,7 @@ class Agent:
         self._spec = spec = read_job(self._settings.run_dir)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
         self._waits = Waits(limit=spec.hang_timeout)
-        self._memory = Memory(limit=spec.memory)
+        self._memory.limit = spec.memory
         if spec.asynchronous is not None:
             self._hub.turns = Turns(ahead=spec.asynchronous)
         self._hub.drops_steps = not spec.restart  # who keeps a command's processes makes none
@@ -266,6 +267,7 @@ class Agent:
             tell,
             host=self._settings.host,
             meeting=_meeting(spec),
+            why_killed=lambda: self._memory.why_killed(_TEMPLATE, now=self._clock.now()),
         )
         if self._workers.board is not None:
             self._hub.waker = self._workers.waker

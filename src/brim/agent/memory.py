@@ -134,16 +134,20 @@ class Memory:
         """Return why a worker was killed (signal 9) by no process of ours.
 
         The result is empty where memory has no part in it.
+
+        Args:
+            worker: empty: the template.
         """
         with self._lock:
             self._note(now)
             unexplained, host = self._kills_to_explain()
             size = self._had.get(worker)
-        size_text = f"it had {format_bytes(size)}" if size else "it had just begun"
+        size_text = f"; it had {format_bytes(size)}" if size else "; it had just begun"
+        size_text = size_text if worker else ""
         if unexplained:
-            return f"out of memory: the kernel ended it; {size_text}"
+            return f"out of memory: the kernel ended it{size_text}"
         if host:
-            return f"signal 9, while this host was out of memory; {size_text}"
+            return f"signal 9, while this host was out of memory{size_text}"
         return ""
 
     def _kills_to_explain(self) -> list[bool]:

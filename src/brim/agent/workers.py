@@ -33,6 +33,7 @@ from brim.host.process import (
 from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.storage.trails import trails_of_the_dead
+from brim.telemetry.logs import last_line
 from brim.wire.board_file import BoardFile, open_board, open_wakers
 from brim.wire.frames import READ_BYTES, FrameBuffer, frame
 from brim.wire.messages import (
@@ -144,6 +145,7 @@ class Workers:
         tell: whom to tell what.
         host: address of this host.
         meeting: workers that may meet on a board; 0 where they meet at this agent.
+        why_killed: the part that memory had in the end of a process, or nothing.
     """
 
     def __init__(
@@ -154,8 +156,10 @@ class Workers:
         *,
         host: str = "",
         meeting: int = 0,
+        why_killed: Callable[[], str] = lambda: "",
     ) -> None:
         self._run_dir, self._tell, self._host = run_dir, tell, host
+        self._why_killed = why_killed
         self._processes: dict[str, _Process] = {}
         self._dying: dict[
             int, int
@@ -195,6 +199,8 @@ class Workers:
                 self._templates, self._was_ever_ready = 0, True
                 self._ready.set()
                 self._tell.ready()
+            case WorkerForked(worker=worker, pid=0, problem=problem):
+                self._lose(worker, f"it was not started: {problem}")
             case WorkerForked(worker=worker, pid=pid):
                 self._unanswered.discard(worker)
                 if worker in self._processes:
@@ -218,19 +224,21 @@ class Workers:
         self._ready.clear()
         self._templates += not was_ready
         log = self._run_dir / "logs" / "template.log"
+        why = self._why_killed() or last_line(log)
+        place = f"see {log}{f'; {why}' if why else ''}"
         for worker in sorted(self._unanswered):
             self._lose(worker, "it was not started")
         if self._templates and not self._was_ever_ready:
             self._tell.failed(
-                JobFailed(who="environment", message=f"the template process died: see {log}")
+                JobFailed(who="environment", message=f"the template process died: {place}")
             )
             return
         if self._templates >= _MOST_TEMPLATES:
             self._tell.spent(
-                f"no worker can be started any more, the template process died: see {log}"
+                f"no worker can be started any more, the template process died: {place}"
             )
             return
-        self._tell.replaced(f"the template process died; another one is started: see {log}")
+        self._tell.replaced(f"the template process died; another one is started: {place}")
         spawned = asyncio.ensure_future(self._replace(template))
         spawned.add_done_callback(lambda task: task.result() if not task.cancelled() else None)
 

@@ -19,6 +19,7 @@ from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock, monotonic
 from brim.host.control_groups import groups_of, make_group
 from brim.host.process import AGENT, birth_of, name_of, run_module, state_of
+from brim.host.shortage import told_in_words
 from brim.host.untrusted import open_regular
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
@@ -156,7 +157,8 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         listen: `HOST:PORT` where agents of other hosts may join, or None for this host only.
 
     Raises:
-        EnvironmentFault: the directory cannot be written, or the port is taken.
+        EnvironmentFault: the directory cannot be written, the port is taken, or this host has no room
+            for the processes.
     """
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
@@ -183,7 +185,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             group = make_group(run_dir)
             contained = ["--group", str(group.path)] if group else []
             directory = spec.directory if os.path.isdir(spec.directory) else None
-            with agent_log(run_dir) as log:
+            with told_in_words("the run's agent cannot be started"), agent_log(run_dir) as log:
                 warm = start_warm(
                     spec,
                     [*contained, *arguments],

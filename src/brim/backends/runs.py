@@ -41,6 +41,7 @@ from brim.host.account import (
 )
 from brim.host.clock import SystemClock
 from brim.host.looking import AccountLooks
+from brim.host.shortage import words_of_shortage
 from brim.storage.contact import read_contact, remove_dead_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.job_file import write_bundle
@@ -218,8 +219,11 @@ class RunProcesses:
                 if bundle:
                     write_bundle(self.run_dir(launch), bundle)
                 self._start(launch, workers)
-        except OSError as error:
-            raise EnvironmentFault(f"cannot start {launch.job}: {error}") from error
+        except (OSError, RuntimeError) as error:
+            words = words_of_shortage(error)
+            if not words and not isinstance(error, OSError):
+                raise
+            raise EnvironmentFault(f"cannot start {launch.job}: {words or error}") from error
 
     async def _check_reach(self, launch: Launch) -> None:
         """Raises EnvironmentFault where a job's account cannot run Python here, or work where it should.

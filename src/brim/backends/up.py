@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -31,6 +30,8 @@ from brim.host.clock import SystemClock
 from brim.host.log import write_to_stderr
 from brim.host.own_kind import kind_of_this_host
 from brim.host.process import be_called, open_many_files
+from brim.host.shortage import words_of_shortage
+from brim.host.threads import Threads
 from brim.scheduler.cluster_file import read_cluster_file
 from brim.scheduler.cycles import decode_cycle
 from brim.scheduler.lives import Lives
@@ -95,7 +96,9 @@ async def serve(settings: UpSettings, lock_file: int) -> None:
         None if settings.insecure else certificate_for(listener, authority, named=settings.host)
     )
     # A question to a master that hangs holds a thread until it is given up.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
+    threads = Threads(_QUESTIONS)
+    threads.submit(int)  # one at least: it is there for all that comes
+    asyncio.get_running_loop().set_default_executor(threads)
     scheduling = asyncio.create_task(lives.run())
     own_logs = LogLimit(state_dir, "scheduler.log", "nodes/*/node.log", limit=_OWN_LOGS)
     limiting = asyncio.create_task(own_logs.keep())
@@ -249,15 +252,17 @@ def main() -> None:
         os.setgroups([])
     be_called("brim-scheduler")
     open_many_files()  # everyone who waits holds a connection
-    lock_file = lock(settings.state_dir / SCHEDULER_LOCK)
-    if lock_file is None:
-        sys.exit(f"another scheduler runs in {settings.state_dir}")
     try:
+        lock_file = lock(settings.state_dir / SCHEDULER_LOCK)
+        if lock_file is None:
+            sys.exit(f"another scheduler runs in {settings.state_dir}")
         asyncio.run(serve(settings, lock_file))
     except BrimError as error:
         sys.exit(str(error))
-    except OSError as error:
-        sys.exit(f"{settings.state_dir}: {error}")
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not (words := words_of_shortage(error)) and not isinstance(error, OSError):
+            raise
+        sys.exit(f"{settings.state_dir}: {words or error}")
 
 
 if __name__ == "__main__":

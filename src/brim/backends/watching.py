@@ -7,6 +7,7 @@ measurements are in the scheduler's book.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from brim.telemetry.events import (
     WorkerChanged,
 )
 from brim.telemetry.history import RunState, WorkerLife
+from brim.telemetry.logs import last_line
 from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 # Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a
@@ -37,6 +39,7 @@ _READ_BYTES = 1 << 20
 _MAX_READS = 16  # times as many bytes of events that one look takes in
 _MAX_LOSSES_SHOWN = 20  # losses for memory that a job's story has; the run's summary counts all
 _WORDS = 200  # characters of each
+_LAST_WORDS = 500  # characters of the last line of a log
 
 
 def recordable(summary: dict[str, Any]) -> dict[str, Any]:
@@ -65,6 +68,8 @@ class RunWatch:
     """
 
     def __init__(self, run_dir: Path) -> None:
+        self._log = run_dir / "logs" / "agent.log"
+        self._log_before = 0  # bytes of it that are of earlier processes
         self._events = follow_events(run_dir)
         self._steps = follow_steps(run_dir, at_most=_READ_BYTES)
         # since the run began or was restored; of a command, its last report
@@ -103,6 +108,8 @@ class RunWatch:
     def begin(self, now: float) -> None:
         """New processes are about to be started: the end of the last ones is forgotten."""
         self.poll()
+        with contextlib.suppress(OSError):
+            self._log_before = self._log.stat().st_size
         self.state.crew = {}
         self.state.replicas = {}
         self.state.failed = None
@@ -196,11 +203,21 @@ class RunWatch:
             reached=reached,
             outcome="failed" if damage else str(self.summary.get("exit", "")),
             who=self.failed.who if self.failed else "user" if damage else "",
-            problem=self.failed.message if self.failed else damage,
+            problem=self.failed.message if self.failed else damage or self._last_words(alive=alive),
             summary=self.summary,
             measured=self.measured.of_each(processes),
             replicas=self.replicas if alive else (),
         )
+
+    def _last_words(self, *, alive: bool) -> str:
+        """Return what the agent of processes that have died without a record of it said last."""
+        if alive or self.summary:
+            return ""
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_size > self._log_before:
+                words = last_line(self._log)[:_LAST_WORDS]
+                return f"its processes died; the last line of their log: {words}"
+        return ""
 
     def beyond(self, workers: Mapping[str, int]) -> list[int]:
         """Process ids to end so that so many workers of each agent are left.

@@ -145,7 +145,7 @@ def _folder(name: str, out_folder: Path | None) -> Path:
         used = any(folder.iterdir())
     except OSError as error:
         raise SpecError(
-            "--out", got=f"{str(out_folder)!r} ({error.strerror})", need="a directory"
+            "--out", got=f"{str(folder)!r} ({error.strerror})", need="a directory"
         ) from None
     if used:
         raise SpecError(

@@ -121,7 +121,11 @@ def up(
     if foreground:
         os.execve(sys.executable, [*command, "--foreground"], environment)
     process = _spawn(command, state, environment)
-    client, view = _await_scheduler(state, process)
+    try:
+        client, view = _await_scheduler(state, process)
+    except KeyboardInterrupt:
+        click.echo("the scheduler keeps starting in the background: brim down ends it", err=True)
+        raise
     if view.holds:
         warn(view.problem)
         return EXIT_DONE

@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from brim.host.clock import monotonic, sleep
+from brim.host.control_groups import files_about_us
 from brim.host.procfs import read_proc
 
 AGENT = "brim-agent"  # what an agent is called
@@ -37,6 +38,8 @@ _TURN = Path("/proc/self/oom_score_adj")
 _GOES_FIRST = 500  # as if it had half of the host's memory besides
 # Files and connections of an agent: by itself, and for each of its workers.
 _FILES_OF_AGENT, _FILES_OF_WORKER = 64, 8
+# Processes and threads that a run has at least: without its workers, and for each of them.
+_TASKS_OF_RUN, _TASKS_OF_WORKER = 16, 3
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
 _own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -99,8 +102,17 @@ def most_workers() -> int:
         resource.getrlimit(limit)[1] for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
     workers = -1 if files < 0 else max(0, files - _FILES_OF_AGENT) // _FILES_OF_WORKER
-    limits = [largest_pid, workers, processes]
+    limits = [largest_pid, workers, processes, *map(_workers_within, files_about_us("pids.max"))]
     return min(limit for limit in limits if limit >= 0)  # less than 0: none
+
+
+def _workers_within(most: Path) -> int:
+    """Return the most workers within the tasks of a control group, by the file of its limit; -1: any."""
+    try:
+        free = int(most.read_text()) - int(most.with_name("pids.current").read_text())
+    except (OSError, ValueError):  # there is no limit: `max`
+        return -1
+    return max(0, free - _TASKS_OF_RUN) // _TASKS_OF_WORKER
 
 
 def exit_on_sigterm(leave: Callable[[], object] = lambda: None) -> None:

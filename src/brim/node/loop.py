@@ -32,6 +32,7 @@ from brim.host.process import (
     run_module,
     with_equal_hashes,
 )
+from brim.host.shortage import words_of_shortage
 from brim.node.warm_up import shuffle, warm_up
 from brim.wire.nodes import Begin, EndAt, KillJob, LeaveNode, NodeRequest, receive
 
@@ -142,7 +143,11 @@ class NodeAgent:
             OSError,
             ValueError,
         ) as error:  # too many processes, or files: the other jobs' agents live on this one
-            print(f"brim: not done: {type(request).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            text = f"{type(request).__name__}: {words_of_shortage(error) or error}"
+            print(f"brim: not done: {text}", file=sys.stderr, flush=True)  # noqa: T201
+            if isinstance(request, Begin):  # whose log it is: the job's story has its last line
+                with contextlib.suppress(OSError, IndexError):
+                    os.write(descriptors[1], f"brim: not started by its node: {text}\n".encode())
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

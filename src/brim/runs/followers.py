@@ -15,6 +15,7 @@ from typing import Protocol
 
 from brim.host.clock import monotonic
 from brim.host.process import run_module
+from brim.host.shortage import words_of_shortage
 from brim.loggers import trainjob
 from brim.loggers.follower import place_of, recorded_loggers
 from brim.storage.files import open_log
@@ -63,24 +64,31 @@ class Followers:
         """Start those that do not run and are due; never waits."""
         now = monotonic()
         for follower in self._all:
-            if follower.process is None:
-                self._start(follower, now)
-            elif follower.process.poll() and not follower.due:
-                follower.failures = 1 if now - follower.started > _STEADY else follower.failures + 1
-                wait = min(_LONGEST_WAIT, 2.0 ** (follower.failures - 1))
-                follower.due = now + wait
-                if follower.failures == 1:
-                    view.note(
-                        f"logger {follower.name} ended and is started again: {_last_line(follower.log)}"
-                    )
-            elif follower.due and now >= follower.due:
-                self._start(follower, now)
+            process = follower.process
+            if process is not None and process.poll() and not follower.due:
+                end = f"ended and is started again: {_last_line(follower.log)}"
+                self._failed(follower, now, view, end)
+            elif (process is None or follower.due) and now >= follower.due:
+                try:
+                    self._start(follower, now)
+                except OSError as error:  # the run goes on without it
+                    words = words_of_shortage(error) or str(error)
+                    self._failed(follower, now, view, f"cannot be started, and is later: {words}")
+
+    def _failed(self, follower: _Follower, now: float, view: _View, end: str) -> None:
+        """Have it started again after a while, and say so once."""
+        follower.failures = 1 if now - follower.started > _STEADY else follower.failures + 1
+        follower.due = now + min(_LONGEST_WAIT, 2.0 ** (follower.failures - 1))
+        if follower.failures == 1:
+            view.note(f"logger {follower.name} {end}")
 
     def _start(self, follower: _Follower, now: float) -> None:
+        """Raises OSError where that cannot be."""
         command = run_module("brim.loggers", str(self._run_dir), follower.name)
-        follower.log.parent.mkdir(exist_ok=True)
         if follower.process is not None and follower.process.stdin is not None:
             follower.process.stdin.close()
+        follower.process, follower.started, follower.due = None, now, 0.0
+        follower.log.parent.mkdir(exist_ok=True)
         with open_log(follower.log) as log:
             follower.process = subprocess.Popen(
                 [*command, "--parent", str(os.getpid())],
@@ -90,24 +98,30 @@ class Followers:
                 start_new_session=True,
                 cwd=self._directory,
             )
-        follower.started, follower.due = now, 0.0
 
     def finish(self) -> list[str]:
         """Let them tell the rest, for a few seconds; then end them.
 
         The notes about those that did not come to it.
         """
-        now = monotonic()
+        now, notes = monotonic(), []
         for follower in self._all:
-            if follower.process is None or follower.process.poll():
-                self._start(follower, now)  # it was killed, or waits to be started again: once more
+            try:
+                if follower.process is None or follower.process.poll():
+                    # it was killed, or waits to be started again: once more
+                    self._start(follower, now)
+            except OSError as error:
+                notes.append(self._missing(follower, words_of_shortage(error) or str(error)))
+                continue
             assert follower.process is not None
             assert follower.process.stdin is not None
             follower.process.stdin.close()
-        return [note for follower in self._all if (note := self._see_off(follower, now + _TO_END))]
+        ends = [self._see_off(follower, now + _TO_END) for follower in self._all]
+        return [*notes, *filter(None, ends)]
 
     def _see_off(self, follower: _Follower, deadline: float) -> str:
-        assert follower.process is not None
+        if follower.process is None:
+            return ""
         try:
             code = follower.process.wait(max(0.0, deadline - monotonic()))
         except subprocess.TimeoutExpired:
@@ -118,6 +132,9 @@ class Followers:
             if code == 0:
                 return ""
             reason = _last_line(follower.log)
+        return self._missing(follower, reason)
+
+    def _missing(self, follower: _Follower, reason: str) -> str:
         return (
             f"logger {follower.name} has not got all of this run: {reason}\n"
             f"  hint: brim track {self._run_dir} --logger {follower.name}"

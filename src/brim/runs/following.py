@@ -22,7 +22,7 @@ from brim.runs.followers import Followers
 from brim.runs.invite import Invitation
 from brim.runs.outcome import error_of, state_of, write_report
 from brim.runs.prints import Prints
-from brim.runs.starting import Ready
+from brim.runs.starting import Ready, taken_back_if_stopped
 from brim.runs.views import View, choose_view
 from brim.storage.file_stores import open_place
 from brim.storage.files import partial_of
@@ -33,6 +33,7 @@ from brim.telemetry.history import RunHistory, RunReader, read_history
 # Seconds between two looks: fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
 _TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
+_TO_STOP_UNHEARD = 30.0  # seconds that a run which has said nothing has to end when it is asked to
 _LAST_LINES = 200  # of rank 0, among which its failure is looked for
 
 
@@ -86,22 +87,36 @@ def follow(
 
     Raises:
         SpecError, EnvironmentFault: it cannot be started.
+        KeyboardInterrupt: it was interrupted before it had begun; nothing is left of a new one.
     """
+    with taken_back_if_stopped(ready):
+        return _follow(ready, prints=prints, signals=signals, report=report)
+
+
+def _follow(ready: Ready, *, prints: bool, signals: bool, report: bool) -> Followed:
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     invitation = Invitation(ready.run_dir) if ready.listen else None
     printed = Prints(ready.run_dir, reader.history) if prints else None
     damage = set_aside_if_damaged(ready.run_dir / "journal")
     followers = Followers(ready.run_dir, ready.loggers, ready.spec.directory)
-    run = _start(ready)
+    with contextlib.ExitStack() as hearing:
+        interrupts = _Interrupts()
+        if signals:
+            hearing.enter_context(_interrupted_by_signals(interrupts))
+        run = _start(ready)
+        hearing = hearing.pop_all()
     try:
-        with contextlib.closing(choose_view()) as view:
+        with hearing, contextlib.closing(choose_view()) as view:
             watch = _Watch(run, reader, view, invitation, printed, followers)
             if damage:
                 view.note(damage)
             view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
-            with _interrupted_by_signals(watch) if signals else contextlib.nullcontext():
-                code = watch.to_the_end()
+            if signals:
+                watch.interrupt_hint = "Ctrl-C again"
+            interrupts.pass_on_to(watch)
+            code = watch.to_the_end()
+            hearing.close()
             if reader.history.started:
                 for note in followers.finish():
                     view.note(note)
@@ -111,6 +126,8 @@ def follow(
         run.kill()  # nobody would watch it any more, and nobody asked for it to go on alone
         followers.kill()
         raise
+    if watch.interrupts and not watch.is_heard:
+        raise KeyboardInterrupt
     failed = history.failed
     return Followed(
         history=history,
@@ -173,8 +190,14 @@ class _Watch:
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.interrupt_hint = "interrupt again"
         self.interrupts = 0
+        self._stopping_at: float | None = None  # the first of these
         self._started_at: float | None = monotonic()  # None: its records tell how far it is
         self._to_say_so = _TO_SAY_SO
+
+    @property
+    def is_heard(self) -> bool:
+        """Return whether the run has written anything since it was started."""
+        return self._started_at is None
 
     def to_the_end(self) -> int:
         """Show it until all its processes have ended; their exit code."""
@@ -183,6 +206,7 @@ class _Watch:
                 # Asked first: what it wrote at its very end is shown as well.
                 code = self._run.poll()
                 self._show()
+                self._give_up()
                 if code is not None:
                     self._say(self._prints.rest(self._reader.history) if self._prints else ())
                     return code
@@ -211,6 +235,15 @@ class _Watch:
             self._to_say_so = 2 * duration
             self._view.note(f"the run is still starting ({duration:.0f} s so far)")
 
+    def _give_up(self) -> None:
+        """Kill a run that was asked to stop, and whose processes have said nothing yet."""
+        if self._stopping_at is None or self.is_heard:
+            return
+        if monotonic() - self._stopping_at > _TO_STOP_UNHEARD:
+            self._stopping_at = None
+            self._view.note("killing the run, which has not begun and does not end")
+            self._run.kill()
+
     def _say(self, lines: Iterator[str] | Sequence[str]) -> None:
         for line in lines:
             self._view.say(line)
@@ -220,6 +253,7 @@ class _Watch:
         """Ask the run to stop; the second time, end it."""
         self.interrupts += 1
         if self.interrupts == 1:
+            self._stopping_at = monotonic()
             self._view.note(
                 f"stopping at the next step with a checkpoint; {self.interrupt_hint} to kill"
             )
@@ -229,11 +263,33 @@ class _Watch:
             self._run.kill()
 
 
+class _Interrupts:
+    """Interrupts of a run: the first waits until its processes are there, the next does not."""
+
+    def __init__(self) -> None:
+        self._watch: _Watch | None = None
+        self._early = 0
+
+    def hear(self) -> None:
+        """Pass one on; raises KeyboardInterrupt where somebody insists."""
+        if self._watch is not None:
+            self._watch.interrupt()
+            return
+        self._early += 1
+        if self._early > 1:
+            raise KeyboardInterrupt
+
+    def pass_on_to(self, watch: _Watch) -> None:
+        """Have them go there from now on."""
+        self._watch = watch
+        if self._early:
+            watch.interrupt()
+
+
 @contextlib.contextmanager
-def _interrupted_by_signals(watch: _Watch) -> Iterator[None]:
-    watch.interrupt_hint = "Ctrl-C again"
+def _interrupted_by_signals(interrupts: _Interrupts) -> Iterator[None]:
     previous_handlers = {
-        number: signal.signal(number, lambda *_: watch.interrupt())
+        number: signal.signal(number, lambda *_: interrupts.hear())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:

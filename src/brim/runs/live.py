@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 
 from rich.console import Console, Group, RenderableType
@@ -208,7 +209,9 @@ class LiveView(Drawing):
 
     def say(self, line: str) -> None:
         """Print a line above the block, for good."""
-        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        with contextlib.suppress(OSError):  # a terminal that is gone must not end the training
+            self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()

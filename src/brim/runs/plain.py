@@ -44,15 +44,15 @@ class PlainView:
         self._write(line)
 
     def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             self._stream.flush()
 
     def _line(self, timestamp: float, text: str) -> None:
         self._write(f"{clock_time(timestamp)} {text}")
 
     def _write(self, line: str) -> None:
-        # A reader that went away (`brim train … 2>&1 | head`) must not end the training.
-        with contextlib.suppress(BrokenPipeError):
+        # A reader that went away (`brim train … 2>&1 | head`), or a full disk, must not end the training.
+        with contextlib.suppress(OSError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
 

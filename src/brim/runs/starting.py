@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -238,7 +238,8 @@ def _check_room(spec: JobSpec, *, listen: str | None) -> None:
             need=f"at most {most:,}: more processes or open files are not allowed on this host",
             hint=f"--workers {min(most, 4)}, or as many as the host has cores"
             if most
-            else "ulimit -Hn and ulimit -Hu show the limits, which an administrator can raise",
+            else "ulimit -Hn, ulimit -Hu and the pids.max of a container are the limits, which an "
+            "administrator can raise",
         )
     if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
         raise SpecError(
@@ -302,6 +303,17 @@ def _with_directory(spec: JobSpec, values: Mapping[str, Any], given_options: set
     if spec.checkpoints:
         check_place(spec.checkpoints, holds=None)
     return Ready(spec=spec, run_dir=run_dir, resumes=True)
+
+
+@contextlib.contextmanager
+def taken_back_if_stopped(ready: Ready) -> Iterator[None]:
+    """Leave nothing of a new run that is stopped before it has begun: `latest` is the one before."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ready.fresh and not holds_run(ready.run_dir):
+            ready.fresh.withdraw()
+        raise
 
 
 def make_ready_again(

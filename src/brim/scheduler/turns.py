@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from brim.errors import EnvironmentFault
+from brim.host.shortage import words_of_shortage
+from brim.host.threads import Threads
 
 _LONGEST_REST = 1.0  # seconds
 _THREADS_OF_CALLER = 4
@@ -72,7 +73,7 @@ class TenantThreads:
         to_begin: float = _TO_BEGIN,
     ) -> None:
         self._cause = cause
-        self._executor = ThreadPoolExecutor(in_all, thread_name_prefix="requests")
+        self._executor = Threads(in_all, thread_name_prefix="requests")
         self._threads = asyncio.Semaphore(in_all)
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(of_caller))
         self._to_begin = to_begin
@@ -96,7 +97,13 @@ class TenantThreads:
         except TimeoutError:
             crowd = f"too many requests {whose} wait for {self._cause}"
             raise NoThread(f"{crowd}: ask again in {RETRY_AFTER} s") from None
-        loop, future = asyncio.get_running_loop(), self._executor.submit(work)
+        loop = asyncio.get_running_loop()
+        try:
+            future = self._executor.submit(work)
+        except RuntimeError as error:
+            self._threads.release()
+            places.release()
+            raise NoThread(f"{words_of_shortage(error) or error}: ask again") from error
 
         def give_back(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is over

@@ -18,10 +18,11 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.serving.inputs import Inputs
 from brim.serving.keyed import KeyedLookup, with_lookups
 from brim.serving.manifest import BundledTable
+from brim.storage.files import write_through
 from brim.train.entry.lightning import LightningFile
 from brim.train.entry.training_file import forward_of
 from brim.train.evaluation import Forward
-from brim.train.inference.export import trace, traced
+from brim.train.inference.export import content_of, trace, traced
 from brim.train.inference.predictions import output_columns
 
 State = dict[str, Tensor]  # by name
@@ -85,6 +86,9 @@ def save_program(path: Path, served: Served, inputs: Inputs) -> str:
     Returns:
         Why there is none: the model cannot be traced, or its trace gives other bits; empty where
             there is one.
+
+    Raises:
+        OSError: the disk does not take it.
     """
     try:
         program = traced("bundle", lambda: trace(served, inputs))
@@ -101,9 +105,10 @@ def save_program(path: Path, served: Served, inputs: Inputs) -> str:
                 if isinstance(tensor, nn.Parameter)
                 else empty
             )
-        traced("bundle", lambda: torch.export.save(program, path))
+        content = traced("bundle", lambda: content_of(program))
     except SpecError as error:
         return error.got
+    write_through(path, content)
     return ""
 
 

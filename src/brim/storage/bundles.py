@@ -214,15 +214,11 @@ def _cache() -> Path:
     Raises:
         OSError: there is none.
     """
-    places = [Path(tempfile.gettempdir(), f"brim-code-{os.geteuid()}")]
-    if named := os.environ.get("XDG_CACHE_HOME"):
-        places.insert(0, Path(named) / "brim" / "code")
-    else:
-        with contextlib.suppress(SpecError):
-            places.insert(0, home() / ".cache" / "brim" / "code")
     problem: OSError | None = None
-    for place in places:
+    for find in (_user_cache, _temporary_cache):
         try:
+            if (place := find()) is None:
+                continue
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = place.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -236,6 +232,19 @@ def _cache() -> Path:
             return place
     assert problem is not None
     raise problem
+
+
+def _user_cache() -> Path | None:
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return Path(named) / "brim" / "code"
+    with contextlib.suppress(SpecError):
+        return home() / ".cache" / "brim" / "code"
+    return None
+
+
+def _temporary_cache() -> Path:
+    """Raises OSError where there is no directory for temporary files."""
+    return Path(tempfile.gettempdir(), f"brim-code-{os.geteuid()}")
 
 
 def _held_whole(folder: Path, files: Mapping[str, bytes]) -> int:

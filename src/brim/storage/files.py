@@ -196,7 +196,7 @@ def _remove_dead(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_through(path: Path, content: bytes | bytearray) -> None:
+def write_through(path: Path, content: bytes | bytearray | memoryview) -> None:
     """Write a file without readers yet, down to the disk."""
     with path.open("wb") as file:
         file.write(content)

@@ -8,8 +8,9 @@ import sys
 import torch
 
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.host.shortage import words_of_shortage
 from brim.train.context import WorkerContext
-from brim.user_code.tracebacks import place_of, trace_of
+from brim.user_code.tracebacks import is_raised_by_brim, place_of, trace_of
 from brim.wire.link import WorkerLink
 from brim.wire.messages import JobFailed, Warn, failure_of
 
@@ -31,6 +32,10 @@ def blame(error: BaseException) -> BrimError:
         and getattr(error, "error_code", None) in _LOST_DEVICE
     ):
         return EnvironmentFault(f"the device is lost: {str(error).splitlines()[0]}", retryable=True)
+    if isinstance(error, RuntimeError) and is_raised_by_brim(error):
+        words = words_of_shortage(error)  # of threads: of brim's own, not of the user's
+        if words:
+            return EnvironmentFault(words, retryable=True)
     blamed = UserCodeError(trace_of(error))
     blamed.__cause__ = error
     return blamed

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import torch
 
+from brim.host.shortage import words_of_shortage
+
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib"))
 
 
 def trace_of(error: BaseException) -> str:
     """Return the traceback as the user wants it: from the first frame outside brim.
 
-    A lack of memory is said last.
+    A lack of memory, or of threads, is said last.
     """
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(__file__).resolve().parents[1])
@@ -28,7 +30,7 @@ def trace_of(error: BaseException) -> str:
         0,
     )
     lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
-    return "Traceback (most recent call last):\n" + "".join(lines) + _said_of_memory(error)
+    return "Traceback (most recent call last):\n" + "".join(lines) + _said_of_shortage(error)
 
 
 def place_of(error: BaseException) -> str:
@@ -41,14 +43,26 @@ def place_of(error: BaseException) -> str:
     return ""
 
 
-def _said_of_memory(error: BaseException) -> str:
-    """A last line for an error that means that memory ran out; empty for others."""
+def is_raised_by_brim(error: BaseException) -> bool:
+    """Return whether the innermost frame outside Python's own library is one of brim."""
+    package = str(Path(__file__).resolve().parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(package):
+            return True
+        if "site-packages" in frame.filename or not frame.filename.startswith(("<", *_LIBRARIES)):
+            return False
+    return False
+
+
+def _said_of_shortage(error: BaseException) -> str:
+    """A last line for an error that means that memory, or threads, ran out; empty for others."""
     if isinstance(error, torch.OutOfMemoryError):
         device = "device"
     elif isinstance(error, MemoryError) or _is_refusal(error):
         device = "host"
     else:
-        return ""
+        words = words_of_shortage(error) if isinstance(error, RuntimeError) else ""
+        return f"{words}\n" if words else ""
     first = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
     return (
         f"out of memory on this {device}: {first}; run fewer workers on it, have them do less at a "

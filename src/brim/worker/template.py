@@ -34,6 +34,7 @@ from brim.host.process import (
     readable,
     run_module,
 )
+from brim.host.shortage import told_in_words, words_of_shortage
 from brim.host.stacks import show_no_more, show_when_asked
 from brim.storage.job_file import read_job, with_code_in_place
 from brim.train.context import (
@@ -119,10 +120,11 @@ class TemplateProcess:
     def run(self) -> None:
         """Serve until the agent is gone."""
         try:
-            self._spec = with_code_in_place(Path(self._run_dir), self._spec)
-            os.environ |= self._spec.env  # which says where a module of that code is
-            import_own_code(self._spec)
-            self._prepare()
+            with told_in_words("no worker can be started"):
+                self._spec = with_code_in_place(Path(self._run_dir), self._spec)
+                os.environ |= self._spec.env  # which says where a module of that code is
+                import_own_code(self._spec)
+                self._prepare()
         except BrimError as error:
             self._tell(failure_of(error))
             self._control.recv(1)  # nothing can be started any more: wait until the agent is gone
@@ -182,8 +184,7 @@ class TemplateProcess:
         """
         ready = readable([self._control.fileno(), *self._births], None)
         for reader in ready & self._births.keys():
-            birth = self._births.pop(reader)
-            self._tell(WorkerForked(worker=birth.worker, pid=_end_of(birth, reader)))
+            self._tell(_end_of(self._births.pop(reader), reader))
         return self._control.fileno() not in ready or self._take_request()
 
     def _take_request(self) -> bool:
@@ -193,7 +194,13 @@ class TemplateProcess:
             return False
         (request,) = FrameBuffer().feed(data)
         name, place = request.decode().split()
-        forked = _fork_for_another_parent()
+        try:
+            forked = _fork_for_another_parent()
+        except OSError as error:  # the next one may be possible: other processes end
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._tell(WorkerForked(worker=name, pid=0, problem=_words(error)))
+            return True
         if forked is None:
             self._become_worker(
                 _Birth._make((name, int(place), *descriptors[:6], tuple(descriptors[6:])))
@@ -320,12 +327,17 @@ def _fork_for_another_parent() -> tuple[int, int] | None:
     sys.stdout.flush()  # half a line would be written by each child again
     sys.stderr.flush()
     reader, writer = os.pipe()
-    intermediate = os.fork()
+    try:
+        intermediate = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
     if intermediate == 0:
         try:
             pid = os.fork()
-        except OSError:
-            os._exit(1)
+        except OSError as error:
+            os._exit(error.errno or 1)
         if pid:
             os.write(writer, pid.to_bytes(8, "little"))
             os._exit(0)
@@ -336,18 +348,20 @@ def _fork_for_another_parent() -> tuple[int, int] | None:
     return reader, intermediate
 
 
-def _end_of(birth: _UnderWay, reader: int) -> int:
-    """Return the number of a worker, which is its agent's child from here on.
-
-    Raises:
-        OSError: there can be no more processes.
-    """
-    os.waitpid(birth.intermediate, 0)
+def _end_of(birth: _UnderWay, reader: int) -> WorkerForked:
+    """Return the number of a worker, which is its agent's child from here on, or why there is none."""
+    _, status = os.waitpid(birth.intermediate, 0)
     pid = int.from_bytes(os.read(reader, 8), "little")
     os.close(reader)
-    if not pid:
-        raise OSError(f"{birth.worker} cannot be forked")
-    return pid
+    if pid:
+        return WorkerForked(worker=birth.worker, pid=pid)
+    code = os.waitstatus_to_exitcode(status)
+    problem = _words(OSError(code, os.strerror(code))) if code > 0 else "its parent was killed"
+    return WorkerForked(worker=birth.worker, pid=0, problem=problem)
+
+
+def _words(error: OSError) -> str:
+    return words_of_shortage(error) or str(error)
 
 
 def main() -> None:

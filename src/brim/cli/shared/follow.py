@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,21 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     Raises:
         SpecError, EnvironmentFault: it cannot be started.
     """
+    from brim.runs.starting import taken_back_if_stopped
+
+    sigterm = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with taken_back_if_stopped(ready):
+            return _follow(ready, as_json=as_json, prints=prints)
+    except KeyboardInterrupt:
+        if not ready.run_dir.exists():
+            warn("stopped before it began: nothing is left of it")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, sigterm)
+
+
+def _follow(ready: Ready, *, as_json: bool, prints: bool) -> int:
     from brim.runs import following
     from brim.runs.outcome import state_of, summary_of
 
@@ -41,8 +57,11 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     if failed and failed.who == "spec":
         return EXIT_USAGE
     if not failed and not history.ended:
+        from brim.telemetry.logs import last_line
+
         message = "the agent of this run is gone, and its master and workers ended with it"
-        click.echo(f"brim: {message}: brim logs {ready.run_dir} may tell why", err=True)
+        reason = last_line(ready.run_dir / "logs" / "agent.log")
+        warn(f"{message}: {reason or f'brim logs {ready.run_dir} may tell why'}")
     resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""
     summary = {**summary_of(history, ready.run_dir), **_of_inference(ready.spec)}
     _print_summary(summary, ended.report, resume, as_json=as_json)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from click.shell_completion import CompletionItem
 from brim.cli.shared.open_group import OpenGroup
 from brim.domain.stability import mark_of_verb
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.host.shortage import words_of_shortage
 from brim.host.terminal import guarded_streams
 from brim.user_code.plugins import VERBS, package_of, summary_of
 
@@ -114,7 +117,7 @@ class Verbs(OpenGroup):
         words = list(sys.argv[1:] if args is None else args)
         with guarded_streams():
             code = self._run(args, prog_name, words, extra)
-        sys.exit(code if isinstance(code, int) else EXIT_DONE)
+        sys.exit(_written(code if isinstance(code, int) else EXIT_DONE))
 
     def _run(
         self,
@@ -142,6 +145,29 @@ class Verbs(OpenGroup):
             return EXIT_FAILED
         except (click.Abort, KeyboardInterrupt):
             return EXIT_FAILED
+        except (OSError, MemoryError, RuntimeError) as error:
+            if not (words := words_of_shortage(error)):
+                raise
+            with contextlib.suppress(OSError):  # it may be the disk with what is printed
+                click.echo(f"brim: {words}", err=True)
+            return EXIT_FAILED
+
+
+def _written(code: int) -> int:
+    """Return the exit code once what was printed is written, or cannot be.
+
+    Python would try once more at its very end, and leave with an exit code of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+            if stream is sys.stdout:
+                code = code or EXIT_FAILED
+    return code
 
 
 def _mark(command: click.Command, mark: str) -> None:

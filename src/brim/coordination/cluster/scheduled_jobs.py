@@ -519,6 +519,7 @@ class ScheduledJobs:
             detail,
             need=job.submission.spec.workers.minimum,
             free=free,
+            in_all=self.present.cluster.devices - self.present.headroom,
             holders=holders,
             start=describe_start(start, giver, self._now),
         )

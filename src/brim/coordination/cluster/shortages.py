@@ -132,7 +132,7 @@ def describe_holders(holders: Mapping[str, int], unavailable: Mapping[str, str])
 
 
 def describe_shortage(
-    reason: Reason, detail: str, *, need: int, free: int, holders: str, start: str
+    reason: Reason, detail: str, *, need: int, free: int, in_all: int, holders: str, start: str
 ) -> str:
     """Say which devices a job waits for, who holds them, and when it is expected to begin.
 
@@ -140,16 +140,24 @@ def describe_shortage(
         reason, detail: why the policy gives it none.
         need: the fewest devices that it can have.
         free: devices that nobody holds.
+        in_all: devices that jobs can have, held or not.
         holders: as `describe_holders` says them.
         start: as `describe_start` says it.
 
     >>> describe_shortage(
-    ...     Reason.CLUSTER_FULL, "", need=2, free=1, holders="a-1 has 2", start="it begins soon"
+    ...     Reason.CLUSTER_FULL, "", need=2, free=1, in_all=3, holders="a-1 has 2", start="it begins soon"
     ... )
     'it needs 2 devices, and only 1 is free: a-1 has 2; it begins soon'
+    >>> describe_shortage(Reason.CLUSTER_FULL, "", need=4, free=1, in_all=3, holders="", start="")
+    'it needs 4 devices, and the cluster has 3: it waits for further nodes, or for fewer workers'
     """
     if reason is Reason.AHEAD_OF_PLAN:  # it waits on purpose, and the plan says when it begins
         return detail
+    if reason is Reason.CLUSTER_FULL and in_all < need:
+        return (
+            f"it needs {counted(need, 'device')}, and the cluster has {in_all}: it waits for further "
+            "nodes, or for fewer workers"
+        )
     if reason is Reason.CLUSTER_FULL and free < need:
         available = f"only {free} {'is' if free == 1 else 'are'} free" if free else "none is free"
         detail = f"it needs {counted(need, 'device')}, and {available}"

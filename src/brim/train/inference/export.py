@@ -76,11 +76,21 @@ def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str,
 def _torch_export(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
     inputs = example_inputs(module)
     program = traced("torch-export", lambda: trace(model, inputs))
-    torch.export.save(program, draft / "model.pt2")
+    write_through(draft / "model.pt2", content_of(program))
     loaded = torch.export.load(draft / "model.pt2").module()
     with torch.no_grad():
         differs = _largest_difference(model(inputs), loaded(inputs))
     return {"inputs": shapes_of(inputs), "largest_difference": differs, "load": _EXPORTED}
+
+
+def content_of(program: Any) -> memoryview:
+    """Return the file of a program of torch.export.
+
+    On a full disk, torch's own writer of files would end this process.
+    """
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    return content.getbuffer()
 
 
 def _onnx(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
@@ -89,18 +99,17 @@ def _onnx(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
     inputs = example_inputs(module)
     names = list(inputs) if isinstance(inputs, dict) else ["inputs"]
 
-    def write() -> None:
-        program = torch.onnx.export(
+    def make() -> Any:
+        return torch.onnx.export(
             trace(model, inputs),
             dynamo=True,
             input_names=names,
             output_names=["output"],
             verbose=False,
         )
-        assert program is not None
-        program.save(draft / "model.onnx")
 
-    traced("onnx", write)
+    program = traced("onnx", make)
+    program.save(draft / "model.onnx")  # what the disk does not take is no fault of the model's
     return {"inputs": shapes_of(inputs), "load": _ONNX}
 
 

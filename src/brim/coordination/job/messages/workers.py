@@ -351,8 +351,16 @@ class TemplateReady(Message, frozen=True):
 
 
 class WorkerForked(Message, frozen=True):
+    """A worker's process is there, or cannot be made.
+
+    Args:
+        pid: its number; 0: there is none.
+        problem: why there is none.
+    """
+
     worker: str
     pid: int
+    problem: str = ""
 
 
 TemplateMessage = TemplateReady | WorkerForked | JobFailed
