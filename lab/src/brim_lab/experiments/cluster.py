@@ -152,7 +152,7 @@ class DemoCluster:
         spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
         submission = Submission(spec=spec, fingerprint=fingerprint(spec, scale.file.read_bytes()))
         view = self.client.submit(Submit(submission=submission, name=name, bundle=bundle))
-        self._tell(f"submitted {view.job}, for {counted(workers, 'worker')}")
+        self._tell(f"submitted {view.job}, for {workers} workers")
         return view
 
     def warm_up(self, workers: int = 1) -> None:
