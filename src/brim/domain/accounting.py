@@ -81,7 +81,9 @@ def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172
     """
-    return zlib.crc32(np.ascontiguousarray(samples, dtype=_ON_RECORD).data)
+    if samples.dtype is not _ON_RECORD:
+        samples = samples.astype(_ON_RECORD)
+    return zlib.crc32(samples)
 
 
 def audit(
