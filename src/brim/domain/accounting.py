@@ -81,9 +81,7 @@ def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172
     """
-    if samples.dtype is not _ON_RECORD:
-        samples = samples.astype(_ON_RECORD)
-    return zlib.crc32(samples)
+    return zlib.crc32(np.ascontiguousarray(samples, dtype=_ON_RECORD).data)
 
 
 def audit(
