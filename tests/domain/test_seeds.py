@@ -27,4 +27,4 @@ def test_seeds_of_steps_are_those_of_mix() -> None:
         seeds = StepSeeds(job)
         for step in (*range(250, 260), 600, 3, 10**9, 0):
             for number in (0, 7, 1 << 41, 7):
-                assert seeds.of(step, number) == mix(job, step, number)
+                assert seeds.seed(step, number) == mix(job, step, number)

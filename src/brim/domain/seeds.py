@@ -50,26 +50,26 @@ class StepSeeds:
     Args:
         seed: the job's.
 
-    >>> StepSeeds(1).of(20, 3) == mix(1, 20, 3)
+    >>> StepSeeds(1).seed(20, 3) == mix(1, 20, 3)
     True
     """
 
     def __init__(self, seed: int) -> None:
         self._start = _start(3, (seed,))
-        self._first = 0
+        self._base = 0
         self._steps: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
         self._seeds: dict[int, list[int]] = {}  # by number, of so many steps from the first
 
-    def of(self, step: int, number: int) -> int:
+    def seed(self, step: int, number: int) -> int:
         """Return the seed of a step and, for instance, a micro-batch."""
         seeds = self._seeds.get(number)
-        if seeds is None or not 0 <= step - self._first < _AHEAD:
+        if seeds is None or not 0 <= step - self._base < _AHEAD:
             seeds = self._compute(step, number)
-        return seeds[step - self._first]
+        return seeds[step - self._base]
 
     def _compute(self, step: int, number: int) -> list[int]:
-        if not (len(self._steps) and 0 <= step - self._first < _AHEAD):
-            self._first, self._seeds = step, {}
+        if not (len(self._steps) and 0 <= step - self._base < _AHEAD):
+            self._base, self._seeds = step, {}
             steps = np.arange(step, step + _AHEAD, dtype=np.uint64)
             self._steps = _absorb_all(np.full(_AHEAD, self._start, np.uint64), steps)
         states = _absorb_all(self._steps, np.uint64(number & _MASK))
@@ -82,11 +82,10 @@ def _absorb_all(
     states: npt.NDArray[np.uint64], parts: npt.NDArray[np.uint64] | np.uint64
 ) -> npt.NDArray[np.uint64]:
     """Absorb a part into each state, as `_absorb` does; arrays are modulo 2**64."""
-    z = (states ^ parts) + np.uint64(_GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: npt.NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return mixed
+    mixed: npt.NDArray[np.uint64] = (states ^ parts) + np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _absorb(state: int, parts: tuple[int, ...]) -> int:

@@ -358,7 +358,7 @@ class Steps:
         self.is_given_up = False
         parts.contributions.watch()
         parts.contributions.watch_buffers()
-        parts.sources.seed(self._seeds.of(step.batch, request.micro))
+        parts.sources.seed(self._seeds.seed(step.batch, request.micro))
         batch = MicroBatch(*pair_of(reads[-1].sample))
         parts.captured.function.begin(batch, replay.losses[-1])
         self.is_amid_batch = True
@@ -465,7 +465,7 @@ class Steps:
         parts.contributions.reset()
         if parts.embeddings.weights:
             parts.embeddings.begin()
-        parts.sources.seed(self._seeds.of(step.batch, read.request.micro))
+        parts.sources.seed(self._seeds.seed(step.batch, read.request.micro))
         span = read.request.span
         carried = {}
         for name, values in parts.carried.items():
@@ -906,7 +906,7 @@ class Steps:
         It must not fail half-way: behind the commit there is no way back.
         """
         parts = self._parts
-        parts.sources.seed(self._seeds.of(parts.state.committed, _UPDATE))
+        parts.sources.seed(self._seeds.seed(parts.state.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
             self._put_carried(total[len(parts.contributions.like) :], samples)
             parts.optimization.step()

@@ -314,7 +314,7 @@ class CapturedSteps:
             raise NotCapturable("samples of another form")
         draws: list[Tensor] = []
         if recipe.draws:
-            torch.default_generator.manual_seed(self._seeds.of(batch, read.request.micro))
+            torch.default_generator.manual_seed(self._seeds.seed(batch, read.request.micro))
             draws = [draw.draw() for draw in recipe.draws]
         rows = self._lookups.look_up(recipe.lookups, leaves) if recipe.lookups.modules else []
         return MicroInputs(self._weights_of(size / samples, recipe), leaves, rows, draws)
