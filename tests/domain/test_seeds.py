@@ -1,6 +1,6 @@
 """Derived seeds are stable and do not collide where neighbours meet."""
 
-from brim.domain.seeds import mix
+from brim.domain.seeds import StepSeeds, mix
 
 
 def test_the_seeds_never_change_between_versions() -> None:
@@ -20,3 +20,11 @@ def test_neighbours_do_not_collide() -> None:
 def test_every_bit_flips_half_of_the_time() -> None:
     flips = [(mix(7, step) ^ mix(7, step + 1)).bit_count() for step in range(1000)]
     assert 31 < sum(flips) / 1000 < 33
+
+
+def test_seeds_of_steps_are_those_of_mix() -> None:
+    for job in (0, -1, 1 << 63):
+        seeds = StepSeeds(job)
+        for step in (*range(250, 260), 600, 3, 10**9, 0):
+            for number in (0, 7, 1 << 41, 7):
+                assert seeds.seed(step, number) == mix(job, step, number)

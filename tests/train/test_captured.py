@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -363,7 +364,7 @@ def test_a_program_that_counted_may_not_differ(tmp_path: Any) -> None:
 def test_a_slower_program_is_not_used(tmp_path: Any, capsys: Any) -> None:
     steps, program, reads = noted_steps(tmp_path)
     for _ in range(3):
-        replay = replace(replay_of(steps, program, reads), seconds=1e9)
+        replay = structs.replace(replay_of(steps, program, reads), seconds=1e9)
         steps.compare(replay, replay.sums)
     assert "ms eagerly" in capsys.readouterr().err
     assert steps.program(reads, [Block(0, 2)], 2, may_trace=False) is None
@@ -461,7 +462,7 @@ def test_an_unreadable_recipe_keeps_steps_eager(tmp_path: Any) -> None:
 def test_other_samples_are_computed_eagerly(tmp_path: Any) -> None:
     steps, program, reads = noted_steps(tmp_path)
     inputs, target = reads[0].sample
-    other = [reads[0]._replace(sample=(inputs.double(), target)), reads[1]]
+    other = [structs.replace(reads[0], sample=(inputs.double(), target)), reads[1]]
     assert steps.replay(program, other, Span(0, 2 * SIZE), 0, stop=False, due=False) is None
     assert not steps.refused
 

@@ -48,3 +48,13 @@ def test_a_loss_by_value_has_the_same_bits(dtype: torch.dtype) -> None:
             assert by_tensor.dtype == by_value.dtype == torch.float64
             assert by_tensor.shape == by_value.shape == (1,)
             assert torch.equal(by_tensor.view(torch.int64), by_value.view(torch.int64))
+
+
+def test_shared_marks_are_read_like_others() -> None:
+    model = torch.nn.Linear(2, 1)
+    contributions = Contributions(model)
+    model(torch.ones(1, 2)).sum().backward()
+    total = contributions.take(1.0, [0.5], stop=False, due=False)
+    known = contributions.outcome(total)
+    assert known.used == (True, True)
+    assert contributions.outcome([tensor.clone() for tensor in total]) == known

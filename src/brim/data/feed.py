@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from torch.utils.data import _utils
 
@@ -28,9 +29,7 @@ from brim.tensors.chance import own_generators, seed_generators, seed_host
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
 
-class MicroBatchRequest(
-    NamedTuple
-):  # a tuple, as all of one micro-batch here: it is made in a third of the time
+class MicroBatchRequest(msgspec.Struct, frozen=True):  # made in a third of a tuple's time
     """A micro-batch that a rank is going to need.
 
     `span` are positions in the order of its epoch. One that `is_audit` is another rank's, or comes
@@ -67,7 +66,7 @@ def requests(
     numbers = tuple(micro_batches)
     for step in range(after, schedule.steps):
         span, epoch = schedule.span(step), schedule.epoch_of(step)
-        spans, has_empty = cut(span, parts), len(span) < parts
+        spans, has_empty = cut(span, parts), span.stop - span.start < parts
         coming_steps = [
             MicroBatchRequest(step, number, epoch, spans[number])
             for number in numbers
@@ -84,7 +83,7 @@ def requests(
         yield from coming_steps
 
 
-class Read(NamedTuple):
+class Read(msgspec.Struct, frozen=True):
     """A micro-batch that was read.
 
     It has the collated sample on the host, and `sample_checksum` of the samples. Of a stream it has

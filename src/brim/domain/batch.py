@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):  # made in a quarter of a frozen dataclass's time
     """Half-open range `[start, stop)` of positions in an epoch's order."""
 
     start: int
@@ -26,9 +27,9 @@ def cut(span: Span, parts: int) -> tuple[Span, ...]:
     >>> cut(Span(10, 15), 3)
     (Span(start=10, stop=11), Span(start=11, stop=13), Span(start=13, stop=15))
     """
-    size = len(span)
-    edges = [span.start + size * part // parts for part in range(parts + 1)]
-    return tuple(Span(low, high) for low, high in pairwise(edges))
+    start, size = span.start, span.stop - span.start
+    edges = [start + size * part // parts for part in range(parts + 1)]
+    return tuple(map(Span, edges, islice(edges, 1, None)))
 
 
 def shard_spans(
@@ -71,15 +72,19 @@ class Schedule:
         samples: size of the training set, from 1.
         global_batch_size: samples of a step.
         epochs: passes over the data.
+
+    Attributes:
+        steps_per_epoch: computed once, since each step asks for it several times.
     """
 
     samples: int
     global_batch_size: int
     epochs: int
+    steps_per_epoch: int = field(init=False, repr=False)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.samples // self.global_batch_size)
+    def __post_init__(self) -> None:
+        steps = -(-self.samples // self.global_batch_size)
+        object.__setattr__(self, "steps_per_epoch", steps)
 
     @property
     def steps(self) -> int:

@@ -250,9 +250,8 @@ class Loop:
         if self._parts.state.committed and not self._is_state_checked:
             self._is_state_checked = True  # once there is one: optimizers make theirs in a step
             self._parts.optimization.check_carried()
-        is_first = self._parts.members.rank == 0
         actions = steps.boundary(
-            held=round.held, due=self._parts.state.due, is_first=is_first, patience=patience
+            held=round.held, due=self._parts.state.due, is_first=round.rank == 0, patience=patience
         )
         steps.follow(actions, partial(self._do_between, round))
 

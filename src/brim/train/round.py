@@ -37,6 +37,7 @@ class Round:
         rows: of embeddings, added up in the same way.
         early: gives away sums before the last backward pass is done; None where nobody asks.
         rank: of this worker.
+        leads_host: it is the first worker of its host.
         parts: that each step is cut into.
         mine: those of this rank.
         shares: those of each rank.
@@ -58,6 +59,7 @@ class Round:
     rows: RowSums
     early: EarlySums | None
     rank: int
+    leads_host: bool
     parts: int
     mine: range
     shares: tuple[range, ...]
@@ -128,6 +130,7 @@ def enter(parts: JobParts) -> Round:
         rows=RowSums(cut_in, blocks),
         early=_early_sums(parts, exchange, accumulator) if blocks else None,
         rank=members.rank,
+        leads_host=members.rank == members.neighbours.start,
         parts=cut_in,
         mine=plan.micro_batches(rank),
         shares=tuple(map(plan.micro_batches, range(plan.world_size))),

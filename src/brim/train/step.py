@@ -13,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -30,7 +29,7 @@ from brim.data.feed import MicroBatchRequest, Read
 from brim.data.repeatable import digest_of
 from brim.data.streams import StreamMark
 from brim.domain.batch import Span, cut
-from brim.domain.seeds import mix
+from brim.domain.seeds import StepSeeds
 from brim.embeddings.rows import GradientRows, OwnedRows
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.host.clock import monotonic
@@ -59,8 +58,7 @@ _NO_OWNED_ROWS = OwnedRows(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
+class MicroBatch(msgspec.Struct, frozen=True):
     """The input of one forward and backward pass.
 
     Attributes:
@@ -73,7 +71,7 @@ class MicroBatch:
 
     inputs: Any
     target: Any
-    carried: dict[str, Any] = field(default_factory=dict)
+    carried: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def sample(self) -> Any:
@@ -112,8 +110,7 @@ class MicroBatch:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class MicroUnderWay:
+class MicroUnderWay(msgspec.Struct, kw_only=True, eq=False):
     """The micro-batch that the user's code is at work on.
 
     Attributes:
@@ -135,8 +132,7 @@ class MicroUnderWay:
     samples: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class StepUnderWay:
+class StepUnderWay(msgspec.Struct, kw_only=True, eq=False):
     """A step under way on this worker.
 
     Attributes:
@@ -171,13 +167,13 @@ class StepUnderWay:
     todo: deque[int]
     due: bool
     since: float
-    done: list[tuple[MicroBatchRequest, int]] = field(default_factory=list)
-    losses: list[Tensor | float] = field(default_factory=list)
-    marks: dict[int, StreamMark] = field(default_factory=dict)
+    done: list[tuple[MicroBatchRequest, int]] = []
+    losses: list[Tensor | float] = []
+    marks: dict[int, StreamMark] = {}
     void: bool = False
     micro: MicroUnderWay | None = None
     staleness: int | None = None
-    total: list[Tensor] = field(default_factory=list)
+    total: list[Tensor] = []
     outcome: StepOutcome | None = None
     busy: float = 0.0
     audit: StepAudit | None = None
@@ -212,6 +208,7 @@ class Steps:
 
     def __init__(self, parts: JobParts, data: TrainingData) -> None:
         self._parts, self._data = parts, data
+        self._seeds = StepSeeds(parts.spec.seed)
         self.under_way: StepUnderWay | None = None
         self.is_stop_asked = False
         self.is_given_up = False
@@ -253,9 +250,9 @@ class Steps:
         self, round: Round, reads: Iterator[Read], batch: int
     ) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up the results."""
-        parts = self._parts
+        parts, schedule = self._parts, self._data.schedule
         number = parts.state.committed
-        span = self._data.schedule.span(batch)
+        span = schedule.span(batch)
         step = self.under_way = StepUnderWay(
             number=number,
             batch=batch,
@@ -265,7 +262,7 @@ class Steps:
             due=round.rank == 0 and not parts.takes_turns and parts.checkpoints.is_due(number + 1),
             since=monotonic(),
         )
-        in_epoch = batch % self._data.schedule.steps_per_epoch  # lines between epochs may set them
+        in_epoch = batch % schedule.steps_per_epoch  # lines between epochs may set them
         step.is_watched = min(round.commits, in_epoch) < _WATCHED_STEPS
         if round.audits is not None and round.audits.covers(number):
             step.audit = StepAudit(own=round.audits.micro_of(round.rank, number))
@@ -310,8 +307,9 @@ class Steps:
         read_before = list(islice(reads, len(step.todo)))
         coming_reads = chain(read_before, reads)
         started = parts.spent("data", started)
-        may_trace = parts.members.rank == parts.members.neighbours.start
-        program = captured.program(read_before, round.blocks, round.parts, may_trace=may_trace)
+        program = captured.program(
+            read_before, round.blocks, round.parts, may_trace=round.leads_host
+        )
         if program is None:
             return coming_reads
         reads_before = parts.embeddings.reads()
@@ -340,11 +338,12 @@ class Steps:
         replay.program.trust.counted()
         for block, contribution in zip(round.blocks, replay.sums, strict=True):
             round.accumulator.add_block(block.start, contribution)
-        step.losses += replay.losses.reshape(-1, 1).unbind()
+        step.losses += replay.losses.tolist()
+        step.done += [(read.request, read.crc32) for read in reads]
         for read, rows in zip(reads, replay.rows, strict=True):
             round.rows.add(read.request.micro, rows)
-            step.done.append((read.request, read.crc32))
-            step.marks.update(read.marks)
+            if read.marks:
+                step.marks.update(read.marks)
 
     def _lend_replayed(
         self, round: Round, step: StepUnderWay, replay: ReplayedPart, reads: Sequence[Read]
@@ -360,7 +359,7 @@ class Steps:
         self.is_given_up = False
         parts.contributions.watch()
         parts.contributions.watch_buffers()
-        parts.sources.seed(mix(parts.spec.seed, step.batch, request.micro))
+        parts.sources.seed(self._seeds.seed(step.batch, request.micro))
         batch = MicroBatch(*pair_of(reads[-1].sample))
         parts.captured.function.begin(batch, replay.losses[-1])
         self.is_amid_batch = True
@@ -467,7 +466,7 @@ class Steps:
         parts.contributions.reset()
         if parts.embeddings.weights:
             parts.embeddings.begin()
-        parts.sources.seed(mix(parts.spec.seed, step.batch, read.request.micro))
+        parts.sources.seed(self._seeds.seed(step.batch, read.request.micro))
         span = read.request.span
         carried = {}
         for name, values in parts.carried.items():
@@ -475,7 +474,7 @@ class Steps:
         read_at = parts.spent("data", started)
         step.micro = MicroUnderWay(
             read=read,
-            weight=len(span) / step.samples,
+            weight=(span.stop - span.start) / step.samples,
             since=read_at,
             losses=[None] * len(parts.optimization.optimizers),
             carried=carried,
@@ -672,8 +671,8 @@ class Steps:
         return step.outcome
 
     def _compare_streams(self, round: Round, step: StepUnderWay) -> None:
-        schedule, witness = self._data.schedule, self._data.witness
-        if witness is not None:
+        if (witness := self._data.witness) is not None:
+            schedule = self._data.schedule
             witness.compare(
                 schedule.epoch_of(step.batch),
                 step.marks,
@@ -860,6 +859,9 @@ class Steps:
         parts.contributions.put_back(
             total[:dense_count], outcome, shared=round.exchange.shares_result
         )
+        if not parts.embeddings.weights:
+            parts.optimization.clip()
+            return outcome
         used = outcome.used[len(outcome.used) - len(parts.embeddings.weights) :]
         parts.embeddings.update(self._changes(round.exchange, used), step=parts.state.committed + 1)
         for name in parts.embeddings.newly_full():
@@ -917,7 +919,7 @@ class Steps:
         It must not fail half-way: behind the commit there is no way back.
         """
         parts = self._parts
-        parts.sources.seed(mix(parts.spec.seed, parts.state.committed, _UPDATE))
+        parts.sources.seed(self._seeds.seed(parts.state.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
             self._put_carried(total[len(parts.contributions.like) :], samples)
             parts.optimization.step()
@@ -991,8 +993,8 @@ def _sum_of(losses: Sequence[Tensor | float | None]) -> Tensor | float:
 
 def _numbers(losses: Sequence[Tensor | float]) -> list[float]:
     """Return the value of each loss; those of tensors come from a device at once."""
-    tensors = [loss for loss in losses if isinstance(loss, Tensor) and not loss.is_cpu]
-    if tensors:  # all are
+    tensors = [loss for loss in losses if isinstance(loss, Tensor)]
+    if tensors and not tensors[0].is_cpu:  # all are
         return torch.cat(tensors).tolist()
     return list(map(float, losses))
 

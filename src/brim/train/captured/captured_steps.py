@@ -12,10 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import xxhash
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from brim.coordination.job.reduction import Block
 from brim.data.feed import Read
 from brim.domain.batch import Span
-from brim.domain.seeds import mix
+from brim.domain.seeds import StepSeeds
 from brim.embeddings.rows import GradientRows
 from brim.errors import UserCodeError
 from brim.host.clock import monotonic
@@ -53,8 +53,7 @@ _MOST_TRIES = 2  # processes that note a pass, of which the last was killed
 _NICE = 5  # of the child: at 19 it would get nothing where all processors train
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedPart:
+class ReplayedPart(msgspec.Struct, frozen=True):
     """A worker's part of a step, computed by a program.
 
     Attributes:
@@ -106,13 +105,15 @@ class CapturedSteps:
         self.function, self._lookups = function, lookups
         self._model, self._contributions, self._pass = model, contributions, one_pass
         self._key = xxhash.xxh3_64_hexdigest(key + torch.__version__.encode())
-        self._folder, self._seed = folder, seed
+        self._folder, self._seeds = folder, StepSeeds(seed)
         self._recipes: dict[int, PassRecipe] = {}  # by samples of a micro-batch
         # By samples of each micro-batch, and blocks; None where eager passes take less time.
         self._programs: dict[tuple[tuple[int, ...], tuple[Block, ...]], StepProgram | None] = {}
         self._weights: dict[tuple[float, int], tuple[Tensor, Tensor, Tensor]] = {}
         ids = {id(parameter) for parameter in contributions.parameters}
-        self._frozen = [p for p in model.parameters() if id(p) not in ids]
+        frozen = [p for p in model.parameters() if id(p) not in ids]
+        starts = [buffer.start for buffer in contributions.buffers]
+        self._network = [*contributions.parameters, *frozen, *starts]
         self._child, self._lock = 0, -1  # the process that notes a pass, and its right to do so
         self._next_look = 0.0
         self._missed_since: dict[int, float] = {}
@@ -131,7 +132,8 @@ class CapturedSteps:
         """
         if self.refused:
             return None
-        sizes = tuple(len(read.request.span) for read in reads)
+        spans = [read.request.span for read in reads]
+        sizes = tuple([span.stop - span.start for span in spans])
         key = sizes, tuple(blocks)
         if key in self._programs:
             return self._programs[key]
@@ -145,7 +147,7 @@ class CapturedSteps:
                 [self._recipes[size] for size in sizes],
                 blocks,
                 parts=parts,
-                shared=len(self._network()),
+                shared=len(self._network),
                 counted=counted,
             )
         except NotCapturable as reason:
@@ -288,36 +290,33 @@ class CapturedSteps:
         """
         started = monotonic()
         try:
-            inputs = [self._inputs_of(read, len(span), batch) for read in reads]
-            sums, gradients, losses = program(self._network(), inputs)
+            samples = len(span)
+            inputs = [self._inputs_of(read, samples, batch) for read in reads]
+            sums, gradients, losses = program(self._network, inputs)
         except NotCapturable:
             return None
         except RuntimeError as error:
             self.refuse(str(error).strip().splitlines()[-1])
             return None
-        taken = [
-            self._lookups.give_back(micro.rows, gradient)
-            for micro, gradient in zip(inputs, gradients, strict=True)
-        ]
-        by_rows = [any(marks) for marks in zip(*(marks for _, marks in taken), strict=True)]
+        rows, by_rows = self._lookups.give_back([micro.rows for micro in inputs], gradients)
         contributions = [
             self._contributions.of_program(part, [*program.used, *by_rows], stop=stop, due=due)
             for part in sums
         ]
-        rows, now = [rows for rows, _ in taken], monotonic()
+        now = monotonic()
         return ReplayedPart(program, contributions, losses, rows, now - started, now)
 
     def _inputs_of(self, read: Read, samples: int, batch: int) -> MicroInputs:
-        size = len(read.request.span)
+        size = read.request.span.stop - read.request.span.start
         recipe = self._recipes[size]
         leaves, form = leaves_of(read.sample)
         if form != recipe.samples:
             raise NotCapturable("samples of another form")
         draws: list[Tensor] = []
         if recipe.draws:
-            torch.default_generator.manual_seed(mix(self._seed, batch, read.request.micro))
+            torch.default_generator.manual_seed(self._seeds.seed(batch, read.request.micro))
             draws = [draw.draw() for draw in recipe.draws]
-        rows = self._lookups.look_up(recipe.lookups, leaves)
+        rows = self._lookups.look_up(recipe.lookups, leaves) if recipe.lookups.modules else []
         return MicroInputs(self._weights_of(size / samples, recipe), leaves, rows, draws)
 
     def _weights_of(self, weight: float, recipe: PassRecipe) -> tuple[Tensor, Tensor, Tensor]:
@@ -328,10 +327,6 @@ class CapturedSteps:
             number = torch.full((), weight, dtype=torch.float64)
             self._weights[key] = gradient, number.reshape(1), number
         return self._weights[key]
-
-    def _network(self) -> list[Tensor]:
-        starts = [buffer.start for buffer in self._contributions.buffers]
-        return [*self._contributions.parameters, *self._frozen, *starts]
 
     def check_loss(self, loss: object) -> None:
         """Check that the loop gives the loss of its step function: a program computes no other.

@@ -18,8 +18,6 @@ from brim.embeddings.embedding import Embeddings
 from brim.embeddings.rows import GradientRows
 from brim.train.captured.recipe import CONSTANT, INPUT, KIND, RESULT, LookupRecipe, NotCapturable
 
-RowsOfTables = tuple[list[GradientRows], list[bool]]  # of each; whether it has any
-
 
 class Lookups:
     """Lookups of a worker for a program, and the way of the program's gradients into its tables.
@@ -40,8 +38,6 @@ class Lookups:
             recipe: of the lookups of a pass.
             leaves: the tensors of the samples.
         """
-        if not recipe.modules:
-            return []
         self._embeddings.begin()
         ids = _ids_of(recipe, leaves)
         with torch.enable_grad():
@@ -50,10 +46,27 @@ class Lookups:
                 for number, tensor in zip(recipe.modules, ids, strict=True)
             ]
 
-    def give_back(self, rows: Sequence[Tensor], gradients: Sequence[Tensor]) -> RowsOfTables:
-        """Return the gradient of each table, from those of a micro-batch's lookups."""
+    def give_back(
+        self, rows: Sequence[Sequence[Tensor]], gradients: Sequence[Sequence[Tensor]]
+    ) -> tuple[list[list[GradientRows]], list[bool]]:
+        """Return the gradients of tables, from those of lookups.
+
+        Args:
+            rows: of the lookups of each micro-batch.
+            gradients: of these rows.
+
+        Returns:
+            The gradient of each table in each micro-batch, and whether any micro-batch gave it one.
+        """
         if not self.modules:
-            return [], []
+            return [[] for _ in rows], []
+        taken = list(map(self._give_back, rows, gradients))
+        marks = zip(*(marks for _, marks in taken), strict=True)
+        return [tables for tables, _ in taken], list(map(any, marks))
+
+    def _give_back(
+        self, rows: Sequence[Tensor], gradients: Sequence[Tensor]
+    ) -> tuple[list[GradientRows], list[bool]]:
         self._embeddings.begin()
         if rows:
             with self._embeddings.in_backward:

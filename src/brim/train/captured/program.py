@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from brim.train.captured.trust import Trust
 _MOST_CALLS = 20_000  # of a program: TorchScript takes some 30 µs to read each
 
 
-class MicroInputs(NamedTuple):
+class MicroInputs(msgspec.Struct, frozen=True):
     """The inputs of a program for one micro-batch: see `recipe`.
 
     Attributes:
@@ -105,8 +106,10 @@ class StepProgram:
         """
         arguments = [*network, *self._constants]
         for micro in micro_batches:
-            arguments += (*micro.weights, *micro.samples)
-            arguments += (*(rows.detach() for rows in micro.rows), *micro.draws)
+            arguments += micro.weights
+            arguments += micro.samples
+            arguments += [rows.detach() for rows in micro.rows]
+            arguments += micro.draws
         *results, losses = self._script(arguments)
         remaining = iter(results)
         rows = [list(islice(remaining, count)) for count in self._row_counts]

@@ -175,29 +175,29 @@ def leaves_of(samples: Any) -> tuple[list[Tensor], str]:
         NotCapturable: the samples have parts that are neither tensors nor plain values.
     """
     leaves: list[Tensor] = []
-    form = "".join(_form_of(samples, leaves))
-    return leaves, form
+    form: list[str] = []
+    _look_into(samples, leaves, form)
+    return leaves, "".join(form)
 
 
-def _form_of(value: Any, leaves: list[Tensor]) -> Iterator[str]:
-    match value:
-        case Tensor() if value.layout is torch.strided and value.device.type == "cpu":
-            leaves.append(value)
-            yield _form_of_tensor(value.dtype, value.shape, value.stride())
-        case dict() if type(value) is dict:
-            for key, item in value.items():
-                yield f"{key!r}:"
-                yield from _form_of(item, leaves)
-            yield "}"
-        case list() | tuple() if type(value) in (list, tuple):
-            yield type(value).__name__ + "("
-            for item in value:
-                yield from _form_of(item, leaves)
-            yield ")"
-        case None | bool() | int() | float() | str():
-            yield f"{value!r};"
-        case _:
-            raise NotCapturable(f"samples with a {type(value).__name__}")
+def _look_into(value: Any, leaves: list[Tensor], form: list[str]) -> None:
+    if isinstance(value, Tensor) and value.is_cpu and value.layout is torch.strided:
+        leaves.append(value)
+        form.append(_form_of_tensor(value.dtype, value.shape, value.stride()))
+    elif type(value) in (list, tuple):
+        form.append(f"{type(value).__name__}(")
+        for item in value:
+            _look_into(item, leaves, form)
+        form.append(")")
+    elif type(value) is dict:
+        for key, item in value.items():
+            form.append(f"{key!r}:")
+            _look_into(item, leaves, form)
+        form.append("}")
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        form.append(f"{value!r};")
+    else:
+        raise NotCapturable(f"samples with a {type(value).__name__}")
 
 
 @lru_cache(maxsize=1024)  # entries; a step has the same forms as the one before

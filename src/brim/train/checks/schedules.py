@@ -38,7 +38,7 @@ class ScheduleWatch:
 
     def remember(self) -> None:
         """Take the present values, set by brim or a state from elsewhere, as right."""
-        self._steps = self._steps_now()
+        self._steps = self._steps_now() if self._schedulers else []
         self._rates = self._rates_now()
 
     def check(self) -> None:
@@ -47,7 +47,8 @@ class ScheduleWatch:
         Raises:
             SpecError: it has stepped one of brim's, or one that is not carried to other workers.
         """
-        self.check_steps()
+        if self._schedulers:
+            self.check_steps()
         has_changed = self._rates is not None and self._rates_now() != self._rates
         if has_changed and self._has_scheduler():
             raise SpecError(

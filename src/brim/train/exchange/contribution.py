@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 import xxhash
@@ -27,8 +27,7 @@ TO_BOUND = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
+class StepOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a step, the same on every worker.
 
     Args:
@@ -220,6 +219,7 @@ class Contributions:
         self._no_marks = torch.zeros(len(trained) + _WORDS, dtype=torch.int64, device=device)
         self._all_marks = self._no_marks.clone()
         self._all_marks[:-_WORDS] = 1
+        self._all_used = (True,) * len(trained)
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
         self._weights: dict[float, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._own_gradients: list[Tensor] = []
@@ -464,7 +464,8 @@ class Contributions:
         if len(losses) == 1:
             (loss,) = losses
             if isinstance(loss, float):
-                return torch.from_numpy(np.array([loss * weight])).to(self._no_losses.device)
+                weighed = torch.from_numpy(np.array([loss * weight]))
+                return weighed if self._no_losses.is_cpu else weighed.to(self._no_losses.device)
             if loss is not None:
                 if weight not in self._weights:
                     self._weights[weight] = self._no_losses + weight
@@ -522,14 +523,11 @@ class Contributions:
 
     def outcome(self, total: Sequence[Tensor]) -> StepOutcome:
         """Read a step's outcome from the sum over all its micro-batches."""
-        losses, marks = total[self._losses_at].tolist(), total[self._losses_at + 1].tolist()
-        used, words = marks[:-_WORDS], marks[-_WORDS:]
-        return StepOutcome(
-            losses=tuple(losses),
-            used=tuple(map(bool, used)),
-            stop=bool(words[_STOP]),
-            due=bool(words[_DUE]),
-        )
+        losses, marks = tuple(total[self._losses_at].tolist()), total[self._losses_at + 1]
+        if marks is self._all_marks:  # of one worker, nearly always: what it holds is known
+            return StepOutcome(losses=losses, used=self._all_used, stop=False, due=False)
+        *used, stop, due = map(bool, marks.tolist())
+        return StepOutcome(losses=losses, used=tuple(used), stop=stop, due=due)
 
     def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.

@@ -77,7 +77,7 @@ class Optimization:
         self._is_stepping = False
         self._rates: list[Any] | None = None
         self._has_tensors = False  # among these
-        self._values_before: list[dict[str, Any]] = []
+        self._values_before: list[Any] = []
         self._trained_before: list[bool] = []
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._names = [name for name, _ in model.named_parameters()]
@@ -171,8 +171,8 @@ class Optimization:
         self.schedules.check()
         self._rates = None
         self._values_before = [
-            {name: _copied(group[name]) for name in _BY_HAND if name in group}
-            for group in self._groups()
+            value.detach().clone() if isinstance(value, Tensor) else value
+            for value in self._values_by_hand()
         ]
         self._trained_before = [parameter.requires_grad for parameter in self._parameters]
 
@@ -182,12 +182,12 @@ class Optimization:
         The body may have run on some workers and not on others, which fetched their samples still:
         without this they would not agree where the step begins again.
         """
-        for group, previous in zip(self._groups(), self._values_before, strict=False):
-            for name, value in previous.items():
-                if isinstance(group[name], Tensor):
-                    group[name].copy_(value)
-                else:
-                    group[name] = value
+        places = ((group, name) for group in self._groups() for name in _BY_HAND)
+        for (group, name), value in zip(places, self._values_before, strict=False):
+            if isinstance(group.get(name), Tensor):
+                group[name].copy_(value)
+            elif name in group:
+                group[name] = value
         for parameter, was_trained in zip(self._parameters, self._trained_before, strict=True):
             parameter.requires_grad_(was_trained)
 
@@ -202,14 +202,7 @@ class Optimization:
         """
         if self._schedulers:
             self.schedules.check_steps()
-        # What a loop may change by hand: of each group some numbers, of each parameter whether it
-        # is trained.
-        now = [
-            group.get(name)
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for name in _BY_HAND
-        ]
+        now = self._values_by_hand()
         if len(now) != self._group_count * len(_BY_HAND):
             raise SpecError(
                 "your training loop",
@@ -219,7 +212,7 @@ class Optimization:
                 hint="add every group before brim.join, with lr=0 if it should not train yet",
             )
         if self._rates is None:
-            self._has_tensors = any(isinstance(value, Tensor) for value in now)
+            self._has_tensors = bool([value for value in now if isinstance(value, Tensor)])
         if self._has_tensors:
             now = list(map(_plain, now))
         now += [parameter.requires_grad for parameter in self._parameters]
@@ -240,6 +233,15 @@ class Optimization:
                 else "leave it out: job.step(loss, optimizer=...) changes the parameters of that "
                 "optimizer alone",
             )
+
+    def _values_by_hand(self) -> list[Any]:
+        """Return the values of parameter groups that a loop may change by hand."""
+        return [
+            group.get(name)
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for name in _BY_HAND
+        ]
 
     def learning_rate(self) -> float | list[float] | None:
         """Return the learning rate of the present step.
@@ -636,10 +638,6 @@ def _is_carried(tree: Any) -> bool:
     except NotCarried:
         return False
     return True
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _plain(value: Any) -> Any:
