@@ -79,7 +79,7 @@ def test_no_id_is_negative() -> None:
 
 
 def test_a_full_disk_ends_no_export(tmp_path: Path) -> None:
-    """Torch's own writer of files aborts the process."""
+    """What the disk says is an error in words."""
     served = Served(with_lookups(Net(50)), None, None).eval()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))

@@ -86,7 +86,7 @@ def _torch_export(draft: Path, model: nn.Module, module: ModuleType) -> dict[str
 def content_of(program: Any) -> memoryview:
     """Return the file of a program of torch.export.
 
-    On a full disk, torch's own writer of files would end this process.
+    It is made in memory: writing it is then ours, and what the disk says is an error of Python.
     """
     content = io.BytesIO()
     torch.export.save(program, content)
