@@ -307,7 +307,7 @@ def test_files_of_served_versions_may_be_overwritten(versions: Path, tmp_path: P
         ({"rows": [{**ROW, "colour": "c3"}]}, 422, "did you mean 'color'"),
         ({"rows": []}, 422, "rows: got none"),
         ({"rows": [ROW], "columns": {}}, 422, "got rows and columns"),
-        ({"row": [ROW]}, 400, "unknown field `row`"),
+        ({"row": [ROW]}, 400, "unknown field `row`; GET / shows an example"),
         ({"inputs": [1]}, 422, "need rows, or columns"),
         ('{"rows": [{"size": NaN}]}', 400, "JSON is malformed"),
         ('{"rows": [{"size": [[1]]}]}', 400, "got `array`"),

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
+from brim.errors import SpecError
 from brim.runs.training_file import check_command
 from recorded_run import RecordedRun, spec
 
@@ -370,6 +371,27 @@ def test_foreign_modules_are_not_refused() -> None:
 
 def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_programs_that_cannot_run_have_hints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text("#!/bin/sh\n")
+    Path("loop.py").write_text("print(1)\n")
+    Path("flights.py").write_text(
+        "def model(): ...\ndef dataset(split): ...\n"
+        "def loss(output, target): ...\ndef optimizer(model): ...\n"
+    )
+    hints = {
+        "./job.sh": "chmod +x ./job.sh, if it is to be run",
+        "loop.py": "-- python loop.py",
+        "flights.py": "for a training file: brim train flights.py",
+    }
+    for program, hint in hints.items():
+        with pytest.raises(SpecError) as refusal:
+            check_command((program,))
+        assert refusal.value.hint == hint
 
 
 @pytest.mark.parametrize("name", CASES)

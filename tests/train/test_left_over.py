@@ -111,7 +111,7 @@ COMPARING: list[Callable[[], Any]] = [
 def test_losses_that_compare_samples_are_named(loss: Callable[[], Any]) -> None:
     message = of_loss(loss(), samples=B)
     assert message.startswith(f"the loss compares the {B} samples of a micro-batch")
-    assert "micro_batches=1" in message
+    assert "--micro-batches 1, or brim.join(..., micro_batches=1)" in message
 
 
 def test_comparing_all_samples_of_a_step_is_healthy() -> None:

@@ -30,6 +30,12 @@ def spec(folder: Path, changed: str = "") -> JobSpec:
     return JobSpec(file=str(file), parameters={}, workers=WorkerRange.parse("1"), device="cpu")
 
 
+def test_a_model_that_is_made_already_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"model: got a Linear, need a function") as refusal:
+        load(spec(tmp_path, "model = torch.nn.Linear(2, 1)\n").file)
+    assert refusal.value.hint == "def model(): return …"
+
+
 def test_a_file_is_prepared_once_for_all_workers(tmp_path: Path) -> None:
     prepared = warm.prepare_file(spec(tmp_path))
     assert isinstance(prepared, Prepared)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import os
+import shlex
 from pathlib import Path
 
 from brim.errors import SpecError, did_you_mean
@@ -74,14 +76,27 @@ def check_command(command: tuple[str, ...]) -> None:
     if shutil.which(command[0]) is None:
         if command[0].endswith(".py"):
             _parse(Path(command[0]))
-        hint = f"-- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
         raise SpecError(
-            "COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint
+            "COMMAND",
+            got=repr(command[0]),
+            need="a program that can be run",
+            hint=_program_hint(command[0]),
         )
     _check_module(command)
     script = next((word for word in command[1:] if not word.startswith("-")), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and "-m" not in command:
         _parse(Path(script))
+
+
+def _program_hint(program: str) -> str:
+    if program.endswith(".py"):
+        with contextlib.suppress(SpecError):
+            check_training_file(Path(program))
+            return f"for a training file: brim train {program}"
+        return f"-- python {program}"
+    if "/" in program and Path(program).is_file():
+        return f"chmod +x {shlex.quote(program)}, if it is to be run"
+    return "is it installed?"
 
 
 def _check_module(command: tuple[str, ...]) -> None:

@@ -201,7 +201,7 @@ async def _predict(batches: Batches, request: Request, bodies: Bodies) -> tuple[
     except EnvironmentFault as error:
         return _json(_Problem(str(error)), 500), 0
     except Malformed as error:
-        return _json(_Problem(str(error)), 400), 0
+        return _json(_Problem(f"{error}; GET / shows an example"), 400), 0
     except BrimError as error:
         return _json(_Problem(str(error)), 422), 0
     except ClientDisconnect:

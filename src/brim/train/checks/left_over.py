@@ -67,8 +67,8 @@ def of_loss(loss: Tensor, *, samples: int = 0, is_part: bool = True) -> str:
         return (
             f"the loss compares the {samples} samples of a micro-batch with one another (negatives "
             "within a batch, a miner of pairs, statistics over samples): they see no others of the "
-            "step; brim.join(..., micro_batches=1) lets one worker see all of them, and fewer "
-            "micro-batches more"
+            "step; --micro-batches 1, or brim.join(..., micro_batches=1), lets one worker see all "
+            "of them, and fewer micro-batches more"
         )
     return ""
 

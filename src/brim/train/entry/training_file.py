@@ -75,6 +75,7 @@ def load(path: str) -> ModuleType:
 
     Raises:
         UserCodeError: it raised.
+        SpecError: it is no Python file, or its `model` is no function.
     """
     file = Path(path).resolve()
     spec = importlib.util.spec_from_file_location("brim_training_file", file)
@@ -85,6 +86,13 @@ def load(path: str) -> ModuleType:
     sys.modules[spec.name] = module  # so that what it defines can be pickled and copied
     sys.path.insert(0, str(file.parent))
     call(lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    if isinstance(made := getattr(module, "model", None), nn.Module):
+        raise SpecError(
+            f"{path}: model",
+            got=f"a {type(made).__name__}",
+            need="a function that makes it, so that each worker has its own",
+            hint="def model(): return …",
+        )
     return module
 
 
