@@ -385,6 +385,12 @@ def test_what_no_batch_has_is_named() -> None:
         MicroBatch(1, 2).to("cpu")
 
 
+def test_dataclass_helpers_take_a_batch() -> None:
+    """As augmentations in a loop, and functions that move whatever they are given, do."""
+    batch = MicroBatch(1, 2, {"state": 3})
+    assert replace(batch, inputs=4) == MicroBatch(4, 2, {"state": 3})
+
+
 # job.log and job.evaluate -------------------------------------------------------------------------
 
 

@@ -87,13 +87,8 @@ def follow(
 
     Raises:
         SpecError, EnvironmentFault: it cannot be started.
-        KeyboardInterrupt: it was interrupted before it had begun; nothing is left of a new one.
+        KeyboardInterrupt: it was interrupted before it had begun: see `taken_back_if_stopped`.
     """
-    with taken_back_if_stopped(ready):
-        return _follow(ready, prints=prints, signals=signals, report=report)
-
-
-def _follow(ready: Ready, *, prints: bool, signals: bool, report: bool) -> Followed:
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     invitation = Invitation(ready.run_dir) if ready.listen else None
@@ -144,9 +139,11 @@ def follow_to_a_good_end(ready: Ready) -> None:
     Raises:
         SpecError, UserCodeError, EnvironmentFault, InternalError: it could not be started, or
             failed.
-        KeyboardInterrupt: it was interrupted, after it has ended.
+        KeyboardInterrupt: it was interrupted, after it has ended; or before it had begun, and
+            nothing is left of a new one.
     """
-    ended = follow(ready, prints=bool(ready.spec.command))
+    with taken_back_if_stopped(ready):
+        ended = follow(ready, prints=bool(ready.spec.command))
     if ended.interrupts:
         resuming_hint = f"brim.Run({str(ready.run_dir)!r}).resume() goes on"
         raise KeyboardInterrupt(f"{ready.run_dir} was stopped; {resuming_hint}")

@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -58,7 +59,8 @@ _NO_OWNED_ROWS = OwnedRows(
 )
 
 
-class MicroBatch(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
     """The input of one forward and backward pass.
 
     Attributes:
@@ -71,7 +73,7 @@ class MicroBatch(msgspec.Struct, frozen=True):
 
     inputs: Any
     target: Any
-    carried: dict[str, Any] = msgspec.field(default_factory=dict)
+    carried: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sample(self) -> Any:
