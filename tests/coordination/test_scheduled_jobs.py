@@ -296,6 +296,23 @@ TABLES: dict[str, list[Row]] = {
         (8.3, yes("job-1", 2), []),
         (30.0, look(job_1=on(2)), []),
     ],
+    "who has more workers for a moment is not forced": [  # new ones beside those that have died
+        *EIGHT,
+        (100.0, look(job_1=on(10)), []),
+        (100.5, look(job_1=on(8)), []),
+        (200.0, look(job_1=on(9)), []),
+        (205.9, look(job_1=on(9)), []),
+        (206.1, look(job_1=on(9)), ["job-1 forced", "force job-1: 8"]),
+    ],
+    "an old debt is none": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.0, yes("job-1", 3), []),
+        (1.0, look(job_1=on(3)), []),
+        (100.0, look(job_1=on(5)), []),
+        (101.0, look(job_1=on(3)), []),
+    ],
     "a question that is dropped is no debt": [
         *EIGHT,
         (0.0, plan(job_1=3), ["job-1 workers"]),

@@ -30,7 +30,7 @@ class Allocation:
         home: the node of the agent that keeps its master.
         changed: when `told` last changed.
         ready: until when that change costs it progress.
-        asked: when it was last asked for fewer workers.
+        asked: since when it has had more workers than it was asked to have; None: it has not.
     """
 
     plan: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Allocation:
     home: str = ""
     changed: float = 0.0
     ready: float = 0.0
-    asked: float = 0.0
+    asked: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

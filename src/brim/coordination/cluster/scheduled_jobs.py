@@ -949,7 +949,7 @@ class ScheduledJobs:
                 if allocation.coming or _gives(allocation, seen):
                     job.allocation = replace(
                         allocation,
-                        asked=shifted(allocation.asked),
+                        asked=None if allocation.asked is None else shifted(allocation.asked),
                         changed=shifted(allocation.changed),
                     )
             elif starts.not_before > now - unseen:
@@ -981,6 +981,7 @@ class ScheduledJobs:
             tracking.has_taught(job, seen, now)
             self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
         tracking.see(job, seen, now)
+        self._note_surplus(job, now)
         if job.submission.anywhere:
             self._follow_placement(job)
         job.allocation = replace(
@@ -1289,6 +1290,17 @@ class ScheduledJobs:
             for nodes_of in (current_nodes, plan)
         )
         return bool(kinds_before and kinds_after) and kinds_before != kinds_after
+
+    def _note_surplus(self, job: ScheduledJob, now: float) -> None:
+        """Note since when a job has more workers than it was asked to have.
+
+        Without a request it has them for a moment: those that have come in the place of others, which
+        are still on their way out.
+        """
+        gives, asked = self._gives(job), job.allocation.asked
+        if gives != (asked is not None):
+            job.allocation = replace(job.allocation, asked=now if gives else None)
+            self._save(job)
 
     def _gives(self, job: ScheduledJob) -> bool:
         return _gives(job.allocation, self._tracking.track(job).seen)
