@@ -116,6 +116,26 @@ def seconds_to_show_a_hang(directory: Path) -> float:
     return seconds
 
 
+def test_a_pause_of_all_processes_loses_nobody(tmp_path: Path) -> None:
+    """The agent goes on first, and sees workers that are stopped still."""
+    options = ("--set", "pause=0.1", "--epochs", "6", "--heartbeat-timeout", "2s")
+    with started(tmp_path / "run", "train", str(DIGITS), "--workers", "2", *options) as run:
+        run.wait_for_step(2)
+        agent = psutil.Process(run.pid("w1")).parent()
+        assert agent is not None
+        workers = [psutil.Process(run.pid(worker)) for worker in run.members()]
+        for process in (agent, *workers):
+            process.suspend()
+        time.sleep(3.0)
+        agent.resume()
+        time.sleep(0.3)
+        for process in workers:
+            process.resume()
+        run.hurry()
+        assert run.finish()["exit"] == "done"
+    assert lost(run) == []
+
+
 @pytest.mark.long
 def test_nothing_outlives_a_hanging_command(tmp_path: Path) -> None:
     with started(tmp_path / "run", *STUCK, "--set", "how=regex", "--set", "worker=w1") as run:

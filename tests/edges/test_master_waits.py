@@ -297,3 +297,18 @@ def test_masters_after_handover_tell_nothing(tmp_path: Path) -> None:
         assert {agent: len(desk.heard[agent]) for agent in ("A", "B")} == counts_heard
 
     play(tmp_path, story)
+
+
+def test_a_master_that_stood_still_loses_nobody(tmp_path: Path) -> None:
+    """The words of its agents are still to be read."""
+
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A", "B")
+        ticking = asyncio.create_task(desk.master.tick())
+        await asyncio.sleep(0.01)
+        desk.clock.advance(60.0)
+        await asyncio.sleep(0.3)
+        ticking.cancel()
+
+    desk = play(tmp_path, story, agents=2)
+    assert not [event for event in desk.records("events.jsonl") if event.get("state") == "lost"]

@@ -424,6 +424,7 @@ class Agent:
             previous, now = now, self._clock.now()
             if now - previous > _BEAT:
                 self._waits.pause(now - previous)
+                self._liveness.pause(now - previous, now=now)
             if self._read_board():
                 self._flush()
             if self._workers is not None:  # else all are being ended

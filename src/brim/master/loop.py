@@ -39,6 +39,7 @@ _ASTRAY = "it knows of what is in no copy of the journal that was found"
 _ABSENT_TOO_LONG = "it was away for too long, and is counted as lost"
 _TICK = 0.2  # seconds between two looks at the time
 _MIN_TICK = 0.001  # and at least
+_HELD_UP = 1.0  # seconds between two looks after which this process did not run itself
 _AGENT_SILENCE = (
     15.0  # seconds, long: a closed connection tells sooner, and a busy host may starve an agent
 )
@@ -407,10 +408,13 @@ class Master:
 
         The call runs until it is cancelled.
         """
+        now = self._clock.now()
         while True:
-            await asyncio.sleep(
-                min(_TICK, max(_MIN_TICK, self._returning.time_left(now=self._clock.now())))
-            )
+            await asyncio.sleep(min(_TICK, max(_MIN_TICK, self._returning.time_left(now=now))))
+            previous, now = now, self._clock.now()
+            if now - previous > _HELD_UP:
+                self._liveness.pause(now - previous, now=now)
+                self._returning.pause(now - previous, now=now)
             self.look()
 
     def look(self) -> None:

@@ -31,6 +31,17 @@ class Liveness:
     def forget(self, member: str) -> None:
         self._last.pop(member, None)
 
+    def pause(self, seconds: float, *, now: float) -> None:
+        """Add unobserved time: the observer was stopped itself, and what was said is still to be read.
+
+        >>> liveness = Liveness(timeout=4.0)
+        >>> liveness.beat("w1", now=10.0)
+        >>> liveness.pause(20.0, now=31.0), liveness.lost(now=33.5), liveness.lost(now=34.5)
+        (None, [], ['w1'])
+        """
+        for member, last in self._last.items():
+            self._last[member] = max(last, min(now, last + seconds))
+
     def silence(self, member: str, *, now: float) -> float:
         """Seconds since its last word."""
         return now - self._last.get(member, now)
