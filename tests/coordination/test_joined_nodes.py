@@ -59,13 +59,13 @@ def test_a_joined_node_is_up_while_it_renews() -> None:
 
 def test_silence_is_tolerated_until_the_lease_ends() -> None:
     nodes = joined()
-    assert nodes.seen(2.9)["n1"].up
-    nodes.handle(LineClosed(line=1), 2.9)
-    seen = nodes.seen(2.95)["n1"]
+    assert nodes.seen(SILENCE - 0.1)["n1"].up
+    nodes.handle(LineClosed(line=1), SILENCE - 0.1)
+    seen = nodes.seen(SILENCE - 0.05)["n1"]
     assert (seen.up, seen.lost, seen.gone) == (False, False, False)
-    seen = nodes.seen(3.0)["n1"]
+    seen = nodes.seen(SILENCE)["n1"]
     assert (seen.up, seen.lost, seen.gone) == (False, True, True)
-    assert "has not been heard for 3 s" in seen.problem
+    assert "has not been heard for 10 s" in seen.problem
 
 
 ROWS: list[tuple[str, NodeCalled, float, list[Any]]] = [
@@ -80,10 +80,10 @@ ROWS: list[tuple[str, NodeCalled, float, list[Any]]] = [
     (
         "another of that name",
         called(2, identity="b"),
-        2.9,
+        SILENCE - 0.1,
         [TurnAway(2, "another node is called n1: --name gives another name")],
     ),
-    ("another once it is given up", called(2, identity="b"), 3.0, [HangUp(1), Admit(2)]),
+    ("another once it is given up", called(2, identity="b"), SILENCE, [HangUp(1), Admit(2)]),
     ("another name", called(2, identity="b", node=Node(id="n2", devices=1)), 1.0, [Admit(2)]),
     (
         "a name of the scheduler's host",
@@ -116,18 +116,19 @@ def test_messages_of_replaced_connections_renew_nothing() -> None:
     nodes = joined()
     nodes.handle(called(2), 0.0)
     assert nodes.handle(NodeRenewed(line=1, number=7, seen=UP), 2.0) == []
-    assert nodes.seen(3.0)["n1"].lost
-    assert nodes.handle(LineClosed(line=1), 3.0) == []
+    assert nodes.seen(SILENCE)["n1"].lost
+    assert nodes.handle(LineClosed(line=1), SILENCE) == []
     assert nodes.line_of("n1") == 2
 
 
 def test_a_node_given_up_must_rejoin() -> None:
     nodes = joined()
-    assert nodes.handle(NodeRenewed(line=1, number=2, seen=UP), 3.5) == [HangUp(1)]
-    assert nodes.seen(3.5)["n1"].lost
-    assert nodes.handle(called(2), 4.0) == [Admit(2)]
-    nodes.handle(NodeRenewed(line=2, number=3, seen=UP), 4.0)
-    assert nodes.seen(4.0)["n1"].up
+    late = SILENCE + 0.5
+    assert nodes.handle(NodeRenewed(line=1, number=2, seen=UP), late) == [HangUp(1)]
+    assert nodes.seen(late)["n1"].lost
+    assert nodes.handle(called(2), late + 0.5) == [Admit(2)]
+    nodes.handle(NodeRenewed(line=2, number=3, seen=UP), late + 0.5)
+    assert nodes.seen(late + 0.5)["n1"].up
 
 
 def test_who_leaves_is_no_node_any_more() -> None:
@@ -153,7 +154,7 @@ def test_stale_workers_occupy_devices_until_they_end() -> None:
 
 
 rates = st.floats(1.0 - DRIFT, 1.0 + DRIFT)
-delays = st.floats(0.0, 5.0)
+delays = st.floats(0.0, 1.6 * SILENCE)
 
 
 @given(st.lists(st.tuples(delays, delays, st.booleans()), max_size=30), rates, rates, delays)
@@ -325,7 +326,7 @@ class _World:
 
 moves = st.tuples(
     st.sampled_from(["up", "silent", "refuses"]),
-    st.sampled_from([0.25, 1.0, 2.75, 3.5, 10.0]),
+    st.sampled_from([0.25, 1.0, SILENCE - 0.25, SILENCE + 0.5, 3 * SILENCE]),
     st.integers(0, 1),
 )
 

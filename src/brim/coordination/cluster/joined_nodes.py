@@ -39,7 +39,9 @@ from brim.domain.cluster import Node
 from brim.domain.host_kind import HostKind
 
 RENEWAL = 0.5  # seconds between two renewals
-SILENCE = 3.0  # seconds without one after which a scheduler gives a node up
+# Seconds without one after which a scheduler gives a node up. A scheduler, or its host, that stands
+# still for nearly as long costs no work: a busy disk or a machine that is moved takes seconds.
+SILENCE = 10.0
 DRIFT = 1e-3  # how much faster or slower a clock runs at most: twice what NTP corrects
 TO_END = 0.5  # seconds until everything that is killed has ended
 TERM = (SILENCE * (1.0 - DRIFT) - TO_END) / (1.0 + DRIFT)
@@ -56,9 +58,9 @@ class Lease:
         addresses: at so many the scheduler may be.
 
     >>> lease = Lease()
-    >>> lease.is_over(5.0), lease.renewed(sent=5.0), lease.is_over(7.4), lease.is_over(7.6)
+    >>> lease.is_over(5.0), lease.renewed(sent=5.0), lease.is_over(14.4), lease.is_over(14.6)
     (True, None, False, True)
-    >>> lease.refused(sent=8.0), lease.is_over(10.4)
+    >>> lease.refused(sent=15.0), lease.is_over(24.4)
     (None, False)
     >>> lease.refused(sent=5.0 + REFUSALS), lease.is_over(5.0 + REFUSALS)
     (None, True)
@@ -82,9 +84,9 @@ class Lease:
         """Note that a connection to one of the addresses was refused that was asked for then.
 
         >>> lease = Lease(addresses=2)
-        >>> lease.renewed(sent=0.0), lease.refused(0, sent=5.0), lease.is_over(5.1)
+        >>> lease.renewed(sent=0.0), lease.refused(0, sent=5.0), lease.is_over(9.5)
         (None, None, True)
-        >>> lease.refused(1, sent=6.0), lease.is_over(7.4), lease.is_over(7.6)
+        >>> lease.refused(1, sent=6.0), lease.is_over(14.4), lease.is_over(14.6)
         (None, False, True)
         """
         self._refused[address] = sent
