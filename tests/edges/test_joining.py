@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from brim.backends.joined import TOKEN, FarNodes
-from brim.coordination.cluster.joined_nodes import SILENCE
+from brim.coordination.cluster import joined_nodes
 from brim.coordination.cluster.sightings import AgentSeen
 from brim.domain.cluster import Cluster, Node
 from brim.errors import EnvironmentFault
@@ -201,14 +201,16 @@ def test_what_makes_no_sense_ends_the_connection(tmp_path: Path, words: bytes) -
     asyncio.run(live())
 
 
-def test_silence_is_the_end_of_a_lease(tmp_path: Path) -> None:
+def test_silence_is_the_end_of_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_nodes, "SILENCE", 1.0)
+
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             started = SystemClock().now()
             line = await called(port, token)
             assert await next_message(line) == Welcome()
             await until(lambda: far.seen([])["n1"].lost)
-            assert SystemClock().now() - started > SILENCE - 0.5
+            assert SystemClock().now() - started > 0.9
             line.close()
 
     asyncio.run(live())
