@@ -33,6 +33,18 @@ notice: 1s
 """
 
 
+def replica_at(port: str) -> tuple[str, psutil.Process]:
+    """The replica that has this port, and the first process of it."""
+    for process in psutil.process_iter():
+        try:
+            variables = process.environ()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if variables.get("PORT") == port and "BRIM_REPLICA" in variables:
+            return variables["BRIM_REPLICA"], process
+    raise AssertionError(f"no replica has port {port}")
+
+
 class World(Home):
     """A cluster of four devices, with a service."""
 
@@ -74,15 +86,9 @@ class World(Home):
     def process_of(self, job: str, replica: str) -> psutil.Process:
         """The process that answers for a replica; another cluster may have one of the same id."""
         addresses = {each.replica: each.address for each in self.service(job).replicas}
-        port = addresses[replica].rpartition(":")[2]
-        for process in psutil.process_iter():
-            try:
-                variables = process.environ()
-                if (variables.get("BRIM_REPLICA"), variables.get("PORT")) == (replica, port):
-                    return process
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        raise AssertionError(f"no process of {replica}")
+        found, process = replica_at(addresses[replica].rpartition(":")[2])
+        assert found == replica
+        return process
 
     def front(self, job: str) -> int:
         contact = json.loads((self.state / "services" / job / "front.json").read_text())
@@ -121,10 +127,17 @@ def test_replicas_come_before_training_and_lose_no_request(world: World, calm: s
         until(lambda: len(requests.replicas()) == 3, "answers of all")
 
         first, *_ = sorted(requests.replicas())  # a replica dies
-        world.process_of(web, first).kill()
+        process = world.process_of(web, first)
+        port = process.environ()["PORT"]
+        process.kill()
         until(lambda: first not in requests.replicas(), "its end")
         world.kill_scheduler()  # the front and the replicas go on
         until(lambda: len(requests.replicas()) == 3, "answers of another in its place")
+        second, process = replica_at(port)  # which dies, too, and nobody tells the front
+        process.kill()
+        until(lambda: second not in requests.replicas(), "its end")
+        until(lambda: len(requests.replicas()) == 3, "answers of a third one")
+        assert replica_at(port)[0] not in (first, second)
         world.brim("up")
         world.wait_for_ready(web, 3)
 

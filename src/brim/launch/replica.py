@@ -135,7 +135,7 @@ class _ReplicaKeeper(CommandMember):
         self._failures = 0  # in a row
         self._was_ready = False
         self._start_time = 0.0  # before which no replica is started
-        self._port = 0  # of the last one, for the next
+        self._port = 0  # for the next one: of one that was ready
         self._renews = False
         self._measured = (0.0, 0.0)  # when its processors were read last, and the seconds
         self._cpu = 0.0
@@ -188,12 +188,12 @@ class _ReplicaKeeper(CommandMember):
 
     # Starting -------------------------------------------------------------------------------------
 
-    def _start(self) -> _Replica | None:
+    def _start(self, wanted_port: int = 0) -> _Replica | None:
         """Start a process of the service; None where that is impossible."""
         self._count += 1
         host, id = self._context.host, f"{self._context.worker}-{self._count}"
         try:
-            port = self._free_port()
+            port = self._free_port(wanted_port)
         except (OSError, EnvironmentFault) as error:  # another replica of this worker may be well
             self._failed(id, str(error))
             return None
@@ -211,12 +211,11 @@ class _ReplicaKeeper(CommandMember):
             return None
         return _Replica(id, host, port, process)
 
-    def _free_port(self) -> int:
+    def _free_port(self, wanted: int) -> int:
         """Return a port for a replica. Raises OSError or EnvironmentFault where none is free."""
-        if self._port and self._failures <= 1:
-            # The same again: a front that nobody tells of another one finds the replica there.
-            with contextlib.suppress(OSError), take_port(self._context.host, self._port):
-                return self._port
+        if wanted:
+            with contextlib.suppress(OSError), take_port(self._context.host, wanted):
+                return wanted
         with take_port(self._context.host) as listener:
             return int(listener.getsockname()[1])
 
@@ -234,9 +233,11 @@ class _ReplicaKeeper(CommandMember):
     def _tend(self, *, starts: bool = True) -> None:
         """Take the next steps with all processes; none is waited for."""
         if self._current is None and starts and monotonic() >= self._start_time:
-            self._current = self._start()
-            self._port = self._current.port if self._current else 0
+            self._current = self._start(self._port)
         if self._current is not None and self._tend_one(self._current):
+            # A front that nobody tells of another address finds the next replica at this one, however
+            # often it has died. At one where none was ever ready, another process may be in the way.
+            self._port = self._current.port if self._current.ready_since is not None else 0
             self._current, self._successor = self._successor, None
         if self._renews:
             self._renew()
@@ -299,7 +300,6 @@ class _ReplicaKeeper(CommandMember):
         if self._successor is None:
             if monotonic() < self._start_time:
                 return
-            self._port = 0
             self._successor = self._start()
             return
         if self._tend_one(self._successor):
@@ -308,7 +308,7 @@ class _ReplicaKeeper(CommandMember):
             assert self._current is not None, "it is steady"
             self._leave_with(self._current)
             self._current, self._successor = self._successor, None
-            self._port, self._renews = self._current.port, False
+            self._renews = False
 
     def _measure(self) -> None:
         """Tell how many processors the replica keeps busy, where its number follows from that."""
