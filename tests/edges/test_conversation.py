@@ -110,7 +110,11 @@ def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
 
 
 def converse(
-    *scripts: Script, keeper: Kept | None = None, limit: int = 99, calls: int = 1
+    *scripts: Script,
+    keeper: Kept | None = None,
+    clock: VirtualClock | None = None,
+    limit: int = 99,
+    calls: int = 1,
 ) -> list[wire.MasterMessage]:
     """The commands of these streams that an agent obeys, one after the other."""
     scripts_left = list(scripts)
@@ -121,7 +125,7 @@ def converse(
             "a",
             dial=lambda: cast(AgentStream, scripts_left.pop(0)),
             keeper=cast(Keeper, keeper),
-            clock=VirtualClock(1.0),
+            clock=clock or VirtualClock(1.0),
             calls=calls,
         )
         conversation.post(wire.Warn(message="first"))
@@ -176,6 +180,21 @@ def test_a_silent_master_is_killed_by_its_keeper(monkeypatch: pytest.MonkeyPatch
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
     assert converse(silent, Script(life(2), says(2, HOLDS[1])), keeper=keeper) == HOLDS[:2]
     assert keeper.killed == 1
+
+
+def test_an_agent_that_stood_still_kills_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.1)
+    keeper, clock = Kept(), VirtualClock(1.0)
+
+    class Paused(Script):
+        async def messages(self) -> AsyncIterator[wire.FromMaster]:
+            async for parcel in super().messages():
+                yield parcel
+                clock.advance(60.0)
+
+    scripts = [Paused(life(1), hangs=True), Script(life(1), says(1, HOLDS[0]))]
+    found = converse(*scripts, keeper=keeper, clock=clock, limit=1)
+    assert (found, keeper.killed) == ([HOLDS[0]], 0)
 
 
 @pytest.fixture

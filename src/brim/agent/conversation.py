@@ -49,6 +49,7 @@ TO_START = 300.0  # and one that was started just now, on a host that may be bus
 _TO_LIVE_ALONE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
+_STANDSTILL = 1.0  # seconds more, after which it was this process that did not run
 # and where several are called in turn: to reach each at first, and in the end
 _TO_REACH, _TO_REACH_AT_LAST = 0.25, 2.0
 _TO_RETRY = 0.05
@@ -243,8 +244,9 @@ class Conversation:
         if remaining <= 0:
             waited = self._clock.now() - self._last_word
             raise EnvironmentFault(self._no_answer(waited))
+        began, limit = self._clock.now(), min(remaining, _SILENCE)
         try:
-            async with asyncio.timeout(min(remaining, _SILENCE)):
+            async with asyncio.timeout(limit):
                 if not admitted:
                     async with asyncio.timeout(self._to_reach):
                         await stream.reach()
@@ -254,7 +256,9 @@ class Conversation:
                 raise
             return None  # another process listens where the master was: it may come back
         except TimeoutError:
-            if self._keeper is not None:
+            # Where this process stood still itself, the master's words may be unread.
+            stood_still = self._clock.now() - began > limit + _STANDSTILL
+            if self._keeper is not None and not stood_still:
                 self._keeper.mind_silence()
             return None
         if parcel is not None and not self._is_of_another(parcel.message):
