@@ -37,12 +37,13 @@ CLUSTER = """
 nodes: [{name: here, workers: 6}]
 grace: 40s
 tenants:
-  - {name: ads, guaranteed: 4, limit: 6}
-  - {name: web, guaranteed: 2, limit: 4}
+  - {name: ads, guaranteed: 1, limit: 6}
+  - {name: web, guaranteed: 5, limit: 5}
 """
-TO_END = 2400.0  # seconds for all jobs
-INTERVAL = 8.0  # seconds between disturbances
-DISTURBANCES = 70
+AT_ONCE = 3  # jobs, of two workers at most: all six slots
+TO_END = 900.0  # seconds for so many jobs
+INTERVAL = 5.0  # seconds between disturbances
+TO_HAVE = 6  # seconds for which the other tenant has its slots
 DEADLINE = "40m"
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
 GRACE = ("--grace", "30s")
@@ -74,14 +75,16 @@ class Kind:
 
 KINDS = (
     Kind(name="transformers' Trainer with LoRA", level="exact", folder="09-fine-tune",
-         command=("python", "adapt.py", "{out}", "60"), result="adapter_model.safetensors"),
-    Kind(name="Keras, fit", level="exact", folder="07-keras", command=("python", "digits.py")),
+         command=("python", "adapt.py", "{out}", "80"), result="adapter_model.safetensors"),
+    Kind(name="Keras, fit", level="exact", folder="07-keras", command=("python", "digits.py", "80")),
     Kind(name="XGBoost", level="restart", folder="10-xgboost",
-         command=("python", "flights.py", "1500", "{out}/flights.json"), result="flights.json"),
+         command=("python", "flights.py", "5000", "{out}/flights.json", "0.005"), result="flights.json"),
     Kind(name="transformers' Trainer as it is", level="restart", folder="06-any-command",
          command=("python", "trainer.py", "10", "0.1")),
     Kind(name="a loop of accelerate", level="restart", folder="06-any-command",
          command=("python", "digits_accelerate.py", "10", "0.1"), options=("--progress", PATTERN)),
+    Kind(name="torch's FSDP", level="restart", folder="06-any-command",
+         command=("python", "digits_fsdp.py", "10", "0.1"), options=("--progress", PATTERN)),
     Kind(name="Lightning", level="restart", folder="06-any-command",
          command=("python", "digits_lightning.py", "10", "0.1"), options=("--progress", PATTERN)),
     Kind(name="TRL's SFT with LoRA", level="restart", folder="09-fine-tune",
@@ -95,19 +98,38 @@ KINDS = (
          command=("python", "digits_jax.py"), options=("--progress", PATTERN),
          packages=("jax==0.10.2", "jaxlib==0.10.2", "optax==0.2.8", SCIKIT)),
     Kind(name="a shell command", level="restart", folder="06-any-command",
-         command=("sh", "-c", "for i in $(seq 40); do echo step $i/40 loss 1; sleep 1; done"),
+         command=("sh", "-c", "for i in $(seq 60); do echo step $i/60 loss 1; sleep 1; done"),
          options=("--progress", PATTERN, "--workers", "1")),
 )  # fmt: skip
 
 
 @dataclass(slots=True)
 class Life:
-    """What happened to one job."""
+    """What happened to one job.
+
+    Args:
+        step: that it had reached when it was disturbed last.
+        sizes: its numbers of workers, one after the other.
+        happenings: how often it was `killed`, made smaller (`shrunk`), made larger again (`grown`), and had
+            to give workers to the other tenant (`preempted`).
+    """
 
     job: str
-    step: int = 0  # at the last kill or resize
+    step: int = 0
     sizes: list[int] = field(default_factory=list)
     happenings: Counter[str] = field(default_factory=Counter)
+
+
+def next_act(happenings: Counter[str], *, resizable: bool) -> str:
+    """The next thing that has not happened to a job yet; empty: all have.
+
+    >>> next_act(Counter(), resizable=True), next_act(Counter(killed=1), resizable=True)
+    ('killed', 'shrunk')
+    >>> next_act(Counter(killed=1), resizable=False)
+    ''
+    """
+    acts = ("killed", "shrunk", "grown") if resizable else ("killed",)
+    return next((act for act in acts if not happenings[act]), "")
 
 
 class Scene:
@@ -122,6 +144,9 @@ class Scene:
         self.client = Client(self.state)
         self.lives: dict[str, Life] = {}
         self.owners: list[str] = []
+        self.before: dict[
+            str, int
+        ] = {}  # workers by kind, when the other tenant asked for its slots
         self.chain: list[str] = []
 
     def submit(self, kind: Kind) -> None:
@@ -159,43 +184,56 @@ class Scene:
 
     def look(self) -> dict[str, JobView]:
         views = self.views()
-        for life in self.lives.values():
-            workers = views[life.job].workers
-            if workers and (not life.sizes or life.sizes[-1] != workers):
-                life.sizes.append(workers)
+        for name, life in self.lives.items():
+            view = views[life.job]
+            if view.workers and (not life.sizes or life.sizes[-1] != view.workers):
+                life.sizes.append(view.workers)
+            if view.workers < self.before.get(name, 0) and not view.has_ended:
+                life.happenings["preempted"] += 1
+                del self.before[name]
+        if self.owners and views[self.owners[-1]].has_ended:
+            self.before.clear()
         return views
 
     def disturb(self, rng: random.Random, moment: int) -> None:
-        views = self.views()
+        views = self.look()
+        running = {
+            name: life for name, life in self.lives.items() if views[life.job].state == "running"
+        }
+        if not running or self.before:
+            return
         # Starts are left alone: a job is hit again once it has made a step more.
-        ready = [life for life in self.lives.values() if is_ready(views[life.job], life)]
-        if moment % 4 == 0 or not ready:
-            place = self.folder / "chain"
-            words = ("--tenant", "web", "--workers", "2", "--name", "owner", "--", "sleep", "6")
-            self.owners.append(self.ask(place, *words))
-            self.report.say("web takes two devices back for six seconds")
+        ready = {name: life for name, life in running.items() if views[life.job].step > life.step}
+        if moment % 3 == 2 and not all(life.happenings["preempted"] for life in ready.values()):
+            self.before = {name: views[life.job].workers for name, life in running.items()}
+            words = ("--tenant", "web", "--workers", "5", "--name", "owner")
+            self.owners.append(self.ask(self.folder / "chain", *words, "--", "sleep", str(TO_HAVE)))
+            self.report.say(f"web takes five slots back for {TO_HAVE} seconds")
             return
-        life = min(ready, key=lambda life: (life.happenings.total(), rng.random()))
+        acts = {
+            name: next_act(life.happenings, resizable=name != "a shell command")
+            for name, life in ready.items()
+        }
+        left = [name for name, act in acts.items() if act]
+        if not left:
+            return
+        name = min(left, key=lambda name: (ready[name].happenings.total(), rng.random()))
+        life, act = ready[name], acts[name]
         view, life.step = views[life.job], views[life.job].step
-        if "sh-" in life.job or life.happenings["killed"] <= life.happenings["resized"]:
-            if pids := processes_of(view.run):
-                os.kill(rng.choice(pids), signal.SIGKILL)
-                life.happenings["killed"] += 1
-                self.report.say(f"a process of {life.job} is killed")
-            return
-        limit = 1 if view.maximum > 1 else 2
-        self.client.resize(life.job, WorkerRange(minimum=1, maximum=limit))
-        life.happenings["resized"] += 1
-        self.report.say(f"{life.job} may have {limit}")
+        if act == "killed":
+            pids = processes_of(view.run)
+            if not pids:
+                return
+            os.kill(rng.choice(pids), signal.SIGKILL)
+        else:
+            most = 1 if act == "shrunk" else 2
+            self.client.resize(life.job, WorkerRange(minimum=1, maximum=most))
+        life.happenings[act] += 1
+        self.report.say(f"{life.job}: {act}")
 
     def close(self) -> None:
         if read_scheduler_contact(self.state) is not None:
             self.driver.call("down", "--kill", timeout=120.0)
-
-
-def is_ready(view: JobView, life: Life) -> bool:
-    """Whether a job has made a step since it was killed or resized last."""
-    return view.state == "running" and view.step > life.step
 
 
 def processes_of(run: str) -> list[int]:
@@ -258,10 +296,11 @@ def main() -> None:
         expected = {kind.name: run_alone(kind, folder) for kind in KINDS if kind.result}
         scene = Scene(folder, report, pythons)
         try:
-            for kind in KINDS:
-                scene.submit(kind)
             scene.submit_chain()
-            run(scene, rng)
+            for first in range(0, len(KINDS), AT_ONCE):
+                for kind in KINDS[first : first + AT_ONCE]:
+                    scene.submit(kind)
+                run(scene, rng)
             report_on(scene, expected, report)
         finally:
             scene.close()
@@ -272,13 +311,13 @@ def run(scene: Scene, rng: random.Random) -> None:
     start_time, moment = time.monotonic(), 0
     while time.monotonic() < start_time + TO_END:
         views = scene.look()
-        watched = [life.job for life in scene.lives.values()] + scene.chain
+        watched = [life.job for life in scene.lives.values()] + scene.chain + scene.owners
         if all(views[job].has_ended for job in watched):
             return
-        if time.monotonic() > start_time + INTERVAL * (moment + 1) and moment < DISTURBANCES:
+        if time.monotonic() > start_time + INTERVAL * (moment + 1):
             scene.disturb(rng, moment)
             moment += 1
-        time.sleep(0.5)
+        time.sleep(0.2)
     raise RuntimeError(f"not all jobs ended within {TO_END:.0f} s")
 
 
@@ -302,11 +341,12 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
         promise = ("kept" if kept else "BROKEN") if promised else "none given"
         rows.append([
             kind.name, kind.level, view.state, " → ".join(map(str, life.sizes)), str(starts),
-            str(life.happenings["killed"]), str(life.happenings["resized"]),
-            str(story["suspended"]), seconds_of(costs), f"{view.ended - view.submitted:.0f} s",
-            promise, same,
+            str(life.happenings["killed"]),
+            str(life.happenings["shrunk"] + life.happenings["grown"]),
+            f"{life.happenings['preempted']} ({story['suspended']})", seconds_of(costs),
+            f"{view.ended - view.submitted:.0f} s", promise, same,
         ])  # fmt: skip
-    head = ["job", "level", "end", "workers over time", "rounds or starts", "kills", "resizes", "paused",
+    head = ["job", "level", "end", "workers over time", "rounds or starts", "kills", "resizes", "gave way (paused)",
             "a start costs", "from its submission to its end", f"promise of {DEADLINE}", "file as alone"]  # fmt: skip
     report.add(table(head, rows))
     chain = ", ".join(f"{job} {views[job].state}" for job in scene.chain)
@@ -314,7 +354,7 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
     waits = [view_wait(view, scene) for view in owners]
     text = (
         f"Beside them, of the tenant web: {chain}; the array's four jobs one after the other. "
-        f"{len(owners)} times it took two devices back: they were there after "
+        f"{len(owners)} times it took five devices back: they were there after "
         f"{min(waits):.1f} to {max(waits):.1f} s."
     )
     report.add(text)

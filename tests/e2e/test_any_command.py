@@ -183,12 +183,13 @@ def test_hosts_need_a_common_disk(tmp_path: Path) -> None:
         ("trainer.py", ()),
         ("digits_accelerate.py", ("--progress", PATTERN)),
         ("digits_lightning.py", ("--progress", PATTERN)),
+        ("digits_fsdp.py", ("--progress", PATTERN)),
     ],
 )
 def test_scripts_read_each_sample_once_an_epoch(
     script: str, progress: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """transformers' Trainer, a loop of accelerate, Lightning: they give way, are killed, and grow."""
+    """transformers' Trainer, a loop of accelerate, Lightning, FSDP: they give way, are killed, and grow."""
     command = ("--", sys.executable, str(EXAMPLE / script), "10", "0.05")
     options = ("--restart", "--workers", "1:2", "--grace", "60s", *progress)
     with started(tmp_path / "run", "run", *options, *command) as run:
