@@ -1297,9 +1297,9 @@ class ScheduledJobs:
         Without a request it has them for a moment: those that have come in the place of others, which
         are still on their way out.
         """
-        gives, asked = self._gives(job), job.allocation.asked
-        if gives != (asked is not None):
-            job.allocation = replace(job.allocation, asked=now if gives else None)
+        has_surplus = self._gives(job)
+        if has_surplus != (job.allocation.asked is not None):
+            job.allocation = replace(job.allocation, asked=now if has_surplus else None)
             self._save(job)
 
     def _gives(self, job: ScheduledJob) -> bool:
