@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,13 +31,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from brim.domain.services import Service, ServiceReplica, ServiceRules
+from brim.domain.services import HANGS_AFTER, Service, ServiceReplica, ServiceRules
 from brim.errors import SpecError
 from brim.host.process import birth_of
 from brim.scheduler.front_certificate import FrontCertificate, check_certificate
 from brim.scheduler.front_text import Slot, commands_for, counts_in, front_file, slots_in
 from brim.scheduler.fronts import Front, check_free, end_front, haproxy_path
 from brim.wire.listening import take_port
+from brim.wire.probe import Probe
 from e2e.running import free_port, until
 from tiers import NEEDS_HAPROXY
 
@@ -197,6 +199,43 @@ def ask(port: int) -> int:
         return int(connection.getresponse().read())
     finally:
         connection.close()
+
+
+@NEEDS_HAPROXY
+def test_busy_replica_keeps_its_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers one request at a time: no check meanwhile."""
+    arrival = threading.Event()
+
+    def pause(handler: http.server.BaseHTTPRequestHandler) -> None:
+        if handler.path == "/":
+            arrival.set()
+            time.sleep(6.0)
+
+    monkeypatch.setattr(_Answering, "pause", pause)
+    service = Service(port=free_port(), maximum=1, per_replica=1.0, health="/healthz")
+    front = Front(tmp_path / "front", service, address="127.0.0.1")
+    with (
+        http.server.HTTPServer(("127.0.0.1", 0), _Answering) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = ("127.0.0.1", server.server_address[1])
+
+        async def keep() -> None:
+            while await front.keep([replica(place)]) is None:
+                await asyncio.sleep(0.02)
+
+        try:
+            asyncio.run(asyncio.wait_for(keep(), 60.0))
+            answer = pool.submit(ask, service.port)
+            assert arrival.wait(60.0)
+            probe = Probe(*place, "/healthz", timeout=HANGS_AFTER)
+            assert answer.result(60.0) == place[1]
+            until(lambda: probe.look() is not None, "an answer to the check")
+            assert probe.outcome
+        finally:
+            asyncio.run(front.end())
+            server.shutdown()
 
 
 def write_certificate(folder: Path, name: str) -> tuple[Path, Path]:

@@ -22,6 +22,9 @@ FIRST_PORT, LAST_PORT = 1024, 65_535  # that need no right of root
 MOST_REPLICAS = 1024
 NOTICE = 10.0  # seconds that a replica is believed to take until one was seen
 GRACE = 10.0  # seconds for requests in flight, and as many from SIGTERM to SIGKILL
+# Seconds without an answer to a check, after which a replica counts as hung. One that answers one request
+# at a time answers no check meanwhile, and requests may take long.
+HANGS_AFTER = 30.0
 _LONGEST_NOTICE = 3600.0  # seconds
 _SHORTEST_DAY = 30.0  # seconds: of a demo
 # What haproxy's file and a request's first line can have, without a space, a quote or a sign of theirs.

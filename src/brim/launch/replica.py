@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brim.coordination.job.participant import Incoming, RoundChanged
-from brim.domain.services import CPU, Service
+from brim.domain.services import CPU, HANGS_AFTER, Service
 from brim.errors import EnvironmentFault, InternalError
 from brim.host.clock import monotonic
 from brim.host.gpus import VISIBLE
@@ -36,6 +36,7 @@ from brim.wire.probe import Probe, connections_to
 _CHECK_INTERVAL = 1.0  # seconds between two checks of a replica that is ready
 _FIRST_CHECK = 0.05  # seconds from its start to the first one; the next ones come later and later
 _MOST_FAILED_CHECKS = 3  # in a row, after which a replica is replaced
+_TO_ANSWER = HANGS_AFTER / _MOST_FAILED_CHECKS  # seconds for each of them
 _TO_BE_READY = 300.0  # seconds from the start of a replica
 _STEADY = 10.0  # seconds for which one is ready that is no failed start
 _LONGEST_DELAY = 30.0  # seconds before it is started again
@@ -88,7 +89,7 @@ class _Replica:
         if self._probe is None:
             if now < self._check_time:
                 return ""
-            self._probe = Probe(self.host, self.port, path)
+            self._probe = Probe(self.host, self.port, path, timeout=_TO_ANSWER)
         healthy = self._probe.look()
         if healthy is None:
             return ""

@@ -11,7 +11,7 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brim.domain.services import GRACE, Service, ServiceReplica
+from brim.domain.services import GRACE, HANGS_AFTER, Service, ServiceReplica
 from brim.wire.haproxy import SOCKET
 
 LISTENER = "BRIM_FRONT"  # the variable that has the descriptor of a front's socket
@@ -26,9 +26,10 @@ _WAITING = "server waiting 127.0.0.1:1 backup"
 # A connection that fails brings the next checks forward: a request is tried on other replicas at once, so
 # where several have died together, its tries are soon used up. Not `sudden-death`: a replica that is
 # marked down before its last requests are tried again has them cut.
+_FALL = 2  # failed checks in a row
 _CHECKS = (
-    "inter 1s fastinter 100ms downinter 200ms fall 2 rise 1 on-marked-down shutdown-sessions "
-    "observe layer4 error-limit 1 on-error fastinter"
+    f"inter 1s fastinter 100ms downinter 200ms fall {_FALL} rise 1 "
+    "on-marked-down shutdown-sessions observe layer4 error-limit 1 on-error fastinter"
 )
 _RETRY = 1000  # milliseconds between two tries where no replica is up, and for a connection
 _TRIES = 10
@@ -76,7 +77,7 @@ defaults
     timeout client 1h
     timeout server 1h
     timeout queue 30s
-    timeout check 2s
+    timeout check {round(1000 * HANGS_AFTER / _FALL)}ms
     timeout http-request 30s
     timeout http-keep-alive 30s
 

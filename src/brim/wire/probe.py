@@ -10,7 +10,6 @@ from brim.host.procfs import read_proc
 from brim.wire.listening import joined_address
 
 _TO_CONNECT = 0.5  # seconds; of a host to itself it takes none
-_TO_ANSWER = 2.0  # seconds
 _STATUS_BYTES = 64
 _ESTABLISHED = "01"  # in the kernel's tables of sockets
 _HEALTHY = range(200, 400)
@@ -22,12 +21,13 @@ class Probe:
     Args:
         host, port: of the replica.
         path: that a healthy one answers well; empty: a connection is enough.
+        timeout: seconds that it has to answer.
     """
 
-    def __init__(self, host: str, port: int, path: str) -> None:
+    def __init__(self, host: str, port: int, path: str, *, timeout: float) -> None:
         self._socket: socket.socket | None = None
         self._received = b""
-        self._deadline = monotonic() + _TO_ANSWER
+        self._deadline = monotonic() + timeout
         self.outcome: bool | None = None
         """Whether it is healthy; None: it has not answered yet."""
         try:
