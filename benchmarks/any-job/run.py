@@ -44,6 +44,7 @@ AT_ONCE = 3  # jobs, of two workers at most: all six slots
 TO_END = 900.0  # seconds for so many jobs
 INTERVAL = 5.0  # seconds between disturbances
 TO_HAVE = 6  # seconds for which the other tenant has its slots
+MOST_CLAIMS = 3  # for each three jobs
 DEADLINE = "40m"
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
 GRACE = ("--grace", "30s")
@@ -88,14 +89,14 @@ KINDS = (
     Kind(name="Lightning", level="restart", folder="06-any-command",
          command=("python", "digits_lightning.py", "10", "0.1"), options=("--progress", PATTERN)),
     Kind(name="TRL's SFT with LoRA", level="restart", folder="09-fine-tune",
-         command=("python", "sft.py", "{out}", "3"),
+         command=("python", "sft.py", "{out}", "12"),
          packages=("trl==1.16.0", "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0",
                    "torch==2.13.0", "numpy==2.4.6")),
     Kind(name="TensorFlow", level="restart", folder="06-any-command",
          command=("python", "digits_tensorflow.py"), options=("--progress", PATTERN),
          packages=("tensorflow-cpu==2.21.0", SCIKIT)),
     Kind(name="JAX", level="restart", folder="06-any-command",
-         command=("python", "digits_jax.py"), options=("--progress", PATTERN),
+         command=("python", "digits_jax.py", "30"), options=("--progress", PATTERN),
          packages=("jax==0.10.2", "jaxlib==0.10.2", "optax==0.2.8", SCIKIT)),
     Kind(name="a shell command", level="restart", folder="06-any-command",
          command=("sh", "-c", "for i in $(seq 60); do echo step $i/60 loss 1; sleep 1; done"),
@@ -144,10 +145,10 @@ class Scene:
         self.client = Client(self.state)
         self.lives: dict[str, Life] = {}
         self.owners: list[str] = []
-        self.before: dict[
-            str, int
-        ] = {}  # workers by kind, when the other tenant asked for its slots
-        self.chain: list[str] = []
+        # Workers by kind, when the other tenant asked for its slots; and how often it did, since jobs
+        # were submitted last.
+        self.before: dict[str, int] = {}
+        self.claims = 0
 
     def submit(self, kind: Kind) -> None:
         place = self.folder / kind.name.replace(" ", "-").replace("'", "")
@@ -195,17 +196,26 @@ class Scene:
             self.before.clear()
         return views
 
-    def disturb(self, rng: random.Random, moment: int) -> None:
+    def disturb(self, rng: random.Random) -> None:
         views = self.look()
         running = {
             name: life for name, life in self.lives.items() if views[life.job].state == "running"
         }
-        if not running or self.before:
+        # Starts are left alone: a job is hit again once it has made a step more, and first once its
+        # deadline was judged.
+        ready = {
+            name: life
+            for name, life in running.items()
+            if views[life.job].judged and views[life.job].step > life.step
+        }
+        if not ready or self.before:
             return
-        # Starts are left alone: a job is hit again once it has made a step more.
-        ready = {name: life for name, life in running.items() if views[life.job].step > life.step}
-        if moment % 3 == 2 and not all(life.happenings["preempted"] for life in ready.values()):
+        spared = not all(life.happenings["preempted"] for life in ready.values())
+        if spared and len(ready) == len(running) and self.claims < MOST_CLAIMS:
+            self.claims += 1
             self.before = {name: views[life.job].workers for name, life in running.items()}
+            for life in running.values():
+                life.step = views[life.job].step
             words = ("--tenant", "web", "--workers", "5", "--name", "owner")
             self.owners.append(self.ask(self.folder / "chain", *words, "--", "sleep", str(TO_HAVE)))
             self.report.say(f"web takes five slots back for {TO_HAVE} seconds")
@@ -300,6 +310,7 @@ def main() -> None:
             for first in range(0, len(KINDS), AT_ONCE):
                 for kind in KINDS[first : first + AT_ONCE]:
                     scene.submit(kind)
+                scene.claims = 0
                 run(scene, rng)
             report_on(scene, expected, report)
         finally:
@@ -315,7 +326,7 @@ def run(scene: Scene, rng: random.Random) -> None:
         if all(views[job].has_ended for job in watched):
             return
         if time.monotonic() > start_time + INTERVAL * (moment + 1):
-            scene.disturb(rng, moment)
+            scene.disturb(rng)
             moment += 1
         time.sleep(0.2)
     raise RuntimeError(f"not all jobs ended within {TO_END:.0f} s")

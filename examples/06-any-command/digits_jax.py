@@ -15,7 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from sklearn.datasets import load_digits
 
 FOLDER = os.environ.get("BRIM_CHECKPOINTS", "digits-jax")
-BATCH, EPOCHS = 64, 10  # samples a step, whatever the number of processes
+BATCH = 64  # samples a step, whatever the number of processes
+EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 PAUSE = 0.1  # seconds a step: it is worth watching
 EVERY = 50  # steps between checkpoints
 
