@@ -4,6 +4,7 @@ Its checkpoint has the weights and the number of steps, which tells the samples 
 """
 
 import os
+import sys
 import time
 
 import jax
