@@ -238,6 +238,23 @@ def test_tenant_names_no_url_of_its_own(tmp_path: Path) -> None:
     Cluster(tmp_path, rules).services.check(allowed, has_tenants=True)
 
 
+def test_leftover_front_stops_no_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def end_front(*_: object, **__: object) -> None:
+        raise OSError("Too many open files")
+
+    async def work() -> bool:
+        running = asyncio.create_task(Cluster(tmp_path).services.run())
+        await asyncio.sleep(0.1)
+        return running.done() or not running.cancel()
+
+    (tmp_path / "web-9").mkdir()
+    monkeypatch.setattr("brim.scheduler.services.end_front", end_front)
+    assert not asyncio.run(work()), "services are tended"
+    assert "what an earlier scheduler left cannot be tended" in caplog.text
+
+
 def test_view_names_the_scheme(tmp_path: Path) -> None:
     for rules, scheme in (
         (ServiceRules(), ""),

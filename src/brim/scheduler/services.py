@@ -208,7 +208,7 @@ class Services:
         """
         tending: dict[str, asyncio.Task[None]] = {}
         try:
-            await self._end_left_over()
+            await self._go_on("what an earlier scheduler left", self._end_left_over())
             while not self._is_over:
                 await self._go_on("what is left of a service", self._forget_ended())
                 for id in [id for id, task in tending.items() if task.done()]:
