@@ -89,7 +89,7 @@ KINDS = (
     Kind(name="Lightning", level="restart", folder="06-any-command",
          command=("python", "digits_lightning.py", "10", "0.1"), options=("--progress", PATTERN)),
     Kind(name="TRL's SFT with LoRA", level="restart", folder="09-fine-tune",
-         command=("python", "sft.py", "{out}", "12"),
+         command=("python", "sft.py", "{out}", "80"),
          packages=("trl==1.16.0", "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0",
                    "torch==2.13.0", "numpy==2.4.6")),
     Kind(name="TensorFlow", level="restart", folder="06-any-command",
