@@ -412,9 +412,9 @@ class Master:
         while True:
             await asyncio.sleep(min(_TICK, max(_MIN_TICK, self._returning.time_left(now=now))))
             previous, now = now, self._clock.now()
-            if now - previous > _HELD_UP:
-                self._liveness.pause(now - previous, now=now)
-                self._returning.pause(now - previous, now=now)
+            if (unobserved := now - previous - _HELD_UP) > 0:
+                self._liveness.pause(unobserved, now=now)
+                self._returning.pause(unobserved, now=now)
             self.look()
 
     def look(self) -> None:
