@@ -52,9 +52,11 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
         run.hurry()
         summary = run.finish()
     assert summary["exit"] == "done"
-    assert [(e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"] == [
-        (victim, "signal 9")
+    ((worker, reason),) = [
+        (e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"
     ]
+    # The reason may go on: the kernel may have ended a process of another test for want of memory.
+    assert (worker, reason.partition(",")[0]) == (victim, "signal 9")
     assert summary["steps_redone"] <= 1
     check_ledger(tmp_path / "run")
 

@@ -21,12 +21,12 @@ _MAINTENANCE, _DRAIN = 0x01, 0x08  # bits of a server's administrative state
 _FREE = ("127.0.0.1", 1)  # the address of a slot that nobody has
 # Nobody listens there: a request that finds no replica is tried again until there is one.
 _WAITING = "server waiting 127.0.0.1:1 backup"
+_FALL = 2  # failed checks in a row, after which a replica is down
 # Requests to a host that has died without a word would wait for hours, and one that was started again
 # at its address is soon back.
 # A connection that fails brings the next checks forward: a request is tried on other replicas at once, so
 # where several have died together, its tries are soon used up. Not `sudden-death`: a replica that is
 # marked down before its last requests are tried again has them cut.
-_FALL = 2  # failed checks in a row
 _CHECKS = (
     f"inter 1s fastinter 100ms downinter 200ms fall {_FALL} rise 1 "
     "on-marked-down shutdown-sessions observe layer4 error-limit 1 on-error fastinter"
