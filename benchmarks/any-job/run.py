@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +44,7 @@ AT_ONCE = 3  # jobs, of two workers at most: all six slots
 TO_END = 900.0  # seconds for so many jobs
 INTERVAL = 5.0  # seconds between disturbances
 TO_HAVE = 6  # seconds for which the other tenant has its slots
-MOST_CLAIMS = 5  # for each three jobs
+MOST_CLAIMS = 3  # for each three jobs
 DEADLINE = "40m"
 PATTERN = r"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>[\d.]+)"
 GRACE = ("--grace", "30s")
@@ -105,9 +104,6 @@ KINDS = (
 )  # fmt: skip
 
 
-FIXED = ("a shell command",)  # kinds of one worker
-
-
 @dataclass(slots=True)
 class Life:
     """What happened to one job.
@@ -115,44 +111,26 @@ class Life:
     Args:
         step: that it had reached when it was disturbed last.
         sizes: its numbers of workers, one after the other.
-        pending: what was asked for, and has not been seen yet.
-        seen: what has happened to it.
+        happenings: how often it was `killed`, made smaller (`shrunk`), made larger again (`grown`), and had
+            to give workers to the other tenant (`preempted`).
     """
 
     job: str
     step: int = 0
     sizes: list[int] = field(default_factory=list)
-    pending: str = ""
-    seen: list[str] = field(default_factory=list)
-
-    def look(self, view: JobView) -> None:
-        """Note how many workers it has, and whether what was asked for has come."""
-        if view.has_ended or not (view.workers or self.sizes):
-            return
-        is_paused = view.state == "suspended"
-        if view.workers or is_paused:
-            self.sizes += [view.workers] if self.sizes[-1:] != [view.workers] else []
-        has_come = {
-            "two workers": view.workers == 2,
-            "one worker": view.workers == 1,
-            "paused": is_paused,
-        }
-        if has_come.get(self.pending):
-            self.seen.append(self.pending)
-            self.pending = ""
+    happenings: Counter[str] = field(default_factory=Counter)
 
 
-def next_act(seen: Collection[str], *, resizable: bool, may_pause: bool) -> str:
+def next_act(happenings: Counter[str], *, resizable: bool) -> str:
     """The next thing that has not happened to a job yet; empty: all have.
 
-    >>> next_act([], resizable=True, may_pause=True), next_act(["two workers"], resizable=True, may_pause=True)
-    ('two workers', 'paused')
-    >>> next_act([], resizable=False, may_pause=False), next_act(["killed"], resizable=False, may_pause=False)
-    ('killed', '')
+    >>> next_act(Counter(), resizable=True), next_act(Counter(killed=1), resizable=True)
+    ('killed', 'shrunk')
+    >>> next_act(Counter(killed=1), resizable=False)
+    ''
     """
-    acts = ("two workers", "paused", "killed", "one worker") if resizable else ("paused", "killed")
-    left = [act for act in acts if act not in seen and (act != "paused" or may_pause)]
-    return left[0] if left else ""
+    acts = ("killed", "shrunk", "grown") if resizable else ("killed",)
+    return next((act for act in acts if not happenings[act]), "")
 
 
 class Scene:
@@ -167,9 +145,10 @@ class Scene:
         self.client = Client(self.state)
         self.lives: dict[str, Life] = {}
         self.owners: list[str] = []
-        self.claims = (
-            0  # times that the other tenant took its slots, since jobs were submitted last
-        )
+        # Workers by kind, when the other tenant asked for its slots; and how often it did, since jobs
+        # were submitted last.
+        self.before: dict[str, int] = {}
+        self.claims = 0
 
     def submit(self, kind: Kind) -> None:
         place = self.folder / kind.name.replace(" ", "-").replace("'", "")
@@ -206,51 +185,61 @@ class Scene:
 
     def look(self) -> dict[str, JobView]:
         views = self.views()
-        for life in self.lives.values():
-            life.look(views[life.job])
+        for name, life in self.lives.items():
+            view = views[life.job]
+            if view.workers and (not life.sizes or life.sizes[-1] != view.workers):
+                life.sizes.append(view.workers)
+            if view.workers < self.before.get(name, 0) and not view.has_ended:
+                life.happenings["preempted"] += 1
+                del self.before[name]
+        if self.owners and views[self.owners[-1]].has_ended:
+            self.before.clear()
         return views
 
     def disturb(self, rng: random.Random) -> None:
         views = self.look()
-        if self.owners and not views[self.owners[-1]].has_ended:
-            return
         running = {
             name: life for name, life in self.lives.items() if views[life.job].state == "running"
         }
-        acts = {
-            name: next_act(
-                life.seen, resizable=name not in FIXED, may_pause=self.claims < MOST_CLAIMS
-            )
+        # Starts are left alone: a job is hit again once it has made a step more, and first once its
+        # deadline was judged.
+        ready = {
+            name: life
             for name, life in running.items()
-            # Starts are left alone: a job is hit again once it has made a step more, and first once its
-            # deadline was judged.
             if views[life.job].judged and views[life.job].step > life.step
+        }
+        if not ready or self.before:
+            return
+        spared = not all(life.happenings["preempted"] for life in ready.values())
+        if spared and len(ready) == len(running) and self.claims < MOST_CLAIMS:
+            self.claims += 1
+            self.before = {name: views[life.job].workers for name, life in running.items()}
+            for life in running.values():
+                life.step = views[life.job].step
+            words = ("--tenant", "web", "--workers", "5", "--name", "owner")
+            self.owners.append(self.ask(self.folder / "chain", *words, "--", "sleep", str(TO_HAVE)))
+            self.report.say(f"web takes five slots back for {TO_HAVE} seconds")
+            return
+        acts = {
+            name: next_act(life.happenings, resizable=name != "a shell command")
+            for name, life in ready.items()
         }
         left = [name for name, act in acts.items() if act]
         if not left:
             return
-        name = min(left, key=lambda name: (len(running[name].seen), rng.random()))
-        life, act = running[name], acts[name]
+        name = min(left, key=lambda name: (ready[name].happenings.total(), rng.random()))
+        life, act = ready[name], acts[name]
         view, life.step = views[life.job], views[life.job].step
-        if act == "paused":
-            self.claim(running, views)
-        elif act == "killed":
-            for pid in processes_of(view.run)[:1]:
-                os.kill(pid, signal.SIGKILL)
-                life.seen.append(act)
+        if act == "killed":
+            pids = processes_of(view.run)
+            if not pids:
+                return
+            os.kill(rng.choice(pids), signal.SIGKILL)
         else:
-            life.pending, workers = act, 2 if act == "two workers" else 1
-            self.client.resize(life.job, WorkerRange(minimum=workers, maximum=workers))
+            most = 1 if act == "shrunk" else 2
+            self.client.resize(life.job, WorkerRange(minimum=1, maximum=most))
+        life.happenings[act] += 1
         self.report.say(f"{life.job}: {act}")
-
-    def claim(self, running: dict[str, Life], views: dict[str, JobView]) -> None:
-        """Have the other tenant take its slots back for a moment."""
-        self.claims += 1
-        for life in running.values():
-            life.step = views[life.job].step
-            life.pending = life.pending or "paused" * ("paused" not in life.seen)
-        words = ("--tenant", "web", "--workers", "5", "--name", "owner", "--", "sleep")
-        self.owners.append(self.ask(self.folder / "chain", *words, str(TO_HAVE)))
 
     def close(self) -> None:
         if read_scheduler_contact(self.state) is not None:
@@ -360,14 +349,15 @@ def report_on(scene: Scene, expected: dict[str, str], report: Report) -> None:
             same = "yes" if digest(place / "out" / kind.result) == expected[kind.name] else "NO"
         promised = story["promised"] > 0
         kept = view.deadline is not None and view.ended <= view.deadline and view.state == "done"
-        promise = "kept" if kept else "BROKEN"
-        if not promised:
-            promise = "refused" if view.judged else "not judged"
+        promise = ("kept" if kept else "BROKEN") if promised else "none given"
         rows.append([
-            kind.name, kind.level, view.state, " → ".join(map(str, life.sizes)), ", ".join(life.seen),
-            str(starts), seconds_of(costs), f"{view.ended - view.submitted:.0f} s", promise, same,
+            kind.name, kind.level, view.state, " → ".join(map(str, life.sizes)), str(starts),
+            str(life.happenings["killed"]),
+            str(life.happenings["shrunk"] + life.happenings["grown"]),
+            f"{life.happenings['preempted']} ({story['suspended']})", seconds_of(costs),
+            f"{view.ended - view.submitted:.0f} s", promise, same,
         ])  # fmt: skip
-    head = ["job", "level", "end", "workers over time", "what happened to it", "rounds or starts",
+    head = ["job", "level", "end", "workers over time", "rounds or starts", "kills", "resizes", "gave way (paused)",
             "a start costs", "from its submission to its end", f"promise of {DEADLINE}", "file as alone"]  # fmt: skip
     report.add(table(head, rows))
     chain = ", ".join(f"{job} {views[job].state}" for job in scene.chain)
